@@ -1,0 +1,392 @@
+"""Settings: what they are, where they come from, and what is wrong with them. The only reader of the environment.
+
+Precedence: flags of the command line, then what the app's code says, then BATCHQ_* variables, then `[tool.batchq]` of
+the nearest pyproject.toml (upward from the working directory), then the defaults. A setting `lease` is `--lease`,
+`App(lease=)`, `BATCHQ_LEASE` and `lease`. An empty variable is an unset one; names that begin with `BATCHQ__` are the
+program's own. Unknown names and impossible values are errors, never ignored. This module opens no store.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from batchq.errors import ConfigError
+from batchq.kinds import (
+    DAY,
+    HOUR,
+    KIB,
+    MIB,
+    MINUTE,
+    SECOND,
+    Choice,
+    Count,
+    Duration,
+    Flag,
+    Kind,
+    Queues,
+    Size,
+    Text,
+    Wrong,
+)
+
+#: The most workers of one master.
+MAX_PROCESSES = 256
+
+
+def _cpus() -> int:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(count, MAX_PROCESSES)
+
+
+def _setting(default: Any, kind: Kind, *, key: str = "", flag: str = "") -> Any:
+    metadata = {"kind": kind, "key": key, "flag": flag}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+_PATH = re.compile(r"[^\0]{1,4096}")
+_URL = re.compile(r"(?:redis|rediss|unix)://\S+|spool:[^\0]+|memory:")
+_APP = re.compile(r"[\w.]+(?::[\w.]+)?")
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The effective settings. Made by `load`; the defaults alone are `Settings()`."""
+
+    #: The store: redis://, rediss://, unix://, spool:PATH, memory:; None for the spool at `spool`.
+    url: str | None = _setting(
+        None, Text(_URL, "store", "redis://127.0.0.1:6379/0, spool:PATH or memory:", optional=True)
+    )
+    #: Where the App is: module or module:name.
+    app: str | None = _setting(None, Text(_APP, "app", "module:app", optional=True))
+    #: What all Redis keys begin with.
+    prefix: str = _setting("bq", Text(_PREFIX, "key prefix", "up to 64 letters, digits or . _ : -"))
+    #: A worker's promise to be alive; renewed each third of it.
+    lease_ms: int = _setting(15 * SECOND, Duration(low=100, high=DAY))
+    #: From the soft limit (JobTimeout, JobCancelled) to SIGKILL.
+    grace_ms: int = _setting(5 * SECOND, Duration(low=0, high=DAY))
+    #: The time limit of handlers that have none of their own.
+    timeout_ms: int | None = _setting(None, Duration(low=1, optional=True))
+    #: Tries before a job is dead, for handlers that say nothing else.
+    max_attempts: int = _setting(5, Count())
+    #: Crashes of its worker before a job is dead as poison.
+    max_crashes: int = _setting(3, Count())
+    #: Losses (of host or master) before a job is dead as poison.
+    max_lost: int = _setting(10, Count())
+    #: How long results stay where a handler asks for them.
+    result_keep_ms: int = _setting(HOUR, Duration())
+    #: The greatest result that is kept.
+    result_max_bytes: int = _setting(64 * KIB, Size(high=16 * MIB))
+    #: How long the dead stay.
+    dead_keep_ms: int = _setting(30 * DAY, Duration(high=3660 * DAY))
+    #: How many dead jobs stay, a queue; the oldest go first.
+    dead_limit: int = _setting(100_000, Count(low=0))
+    #: The greatest row (name, arguments, options) of a job.
+    max_payload_bytes: int = _setting(MIB, Size(low=256, high=16 * MIB))
+    #: How long enqueue may wait for a store that does not answer.
+    enqueue_timeout_ms: int = _setting(SECOND, Duration(high=HOUR))
+    #: How long a connection may be silent inside a call.
+    socket_timeout_ms: int = _setting(5 * SECOND, Duration(low=10, high=HOUR))
+    #: How long an enqueue call can be repeated safely.
+    mark_ttl_ms: int = _setting(7 * DAY, Duration(low=MINUTE))
+    #: How long an id given by a caller is known after the job's end.
+    remember_ms: int = _setting(DAY, Duration(low=0))
+    #: How long a graceful stop waits for running jobs.
+    shutdown_timeout_ms: int = _setting(25 * SECOND, Duration(low=0, high=DAY))
+    #: How long a job without a handler is parked before it is dead.
+    unknown_grace_ms: int = _setting(HOUR, Duration(low=0))
+    #: How often the master looks for what is due, expired or too old; at most a third of the lease unless given.
+    sweep_ms: int = _setting(SECOND, Duration(low=10, high=HOUR))
+    #: Workers of one master; by default one a CPU.
+    processes: int = _setting(_cpus, Count(high=MAX_PROCESSES), flag="-n")
+    #: Jobs that one worker runs at a time, on threads or as coroutines.
+    concurrency: int = _setting(1, Count(high=1000))
+    #: (queue, weight) that workers serve; empty for those that the handlers name, and `default`.
+    queues: tuple[tuple[str, int], ...] = _setting((), Queues(), flag="-q")
+    #: Serve the queues in strict order instead of by weight.
+    strict_order: bool = _setting(False, Flag())
+    #: Replace a worker after about so many jobs; None: never.
+    max_jobs: int | None = _setting(None, Count(optional=True))
+    #: Replace a worker, between jobs, above this resident memory.
+    max_rss_bytes: int | None = _setting(None, Size(low=MIB, optional=True))
+    #: Kill a worker above this resident memory: a crash.
+    max_rss_hard_bytes: int | None = _setting(None, Size(low=MIB, optional=True))
+    #: text for people, json for programs: one event a line either way.
+    log_format: str = _setting("text", Choice(("text", "json")))
+    #: The least level that is logged.
+    log_level: str = _setting("info", Choice(("debug", "info", "warning", "error")))
+    #: The file spool: the store where there is no url, and where producers' fallback writes.
+    spool: str = _setting("", Text(_PATH, "path", "a directory", path=True))
+    #: What a power cut may take from the spool: power (finishes), strict (nothing), process (the tail).
+    durability: str = _setting("power", Choice(("power", "strict", "process")))
+    #: Producers spool while Redis is away. Off: StoreUnavailable instead.
+    fallback: bool = _setting(True, Flag())
+    #: Also where the spool would not outlive the host (tmpfs, a container's own layer).
+    fallback_ephemeral: bool = _setting(False, Flag())
+    #: The master's pid file; scoreboard and control socket stand beside it.
+    pid_file: str | None = _setting(None, Text(_PATH, "path", "a file", optional=True, path=True))
+    #: Setting -> where its value comes from: --lease, App(lease=), BATCHQ_LEASE, a file, default.
+    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
+
+    @property
+    def renew_ms(self) -> int:
+        """How often leases are renewed."""
+        return max(1, self.lease_ms // 3)
+
+    @property
+    def store_url(self) -> str:
+        """The url, or that of the spool where none is given."""
+        return self.url or f"spool:{self.spool or default_spool()}"
+
+    def effective(self) -> list[tuple[str, str, str]]:
+        """(setting, value as one would write it, source), in the order of this class; passwords are masked."""
+        return [
+            (key, masked(rule.kind.show(getattr(self, rule.name))), self.sources.get(key, "default"))
+            for key, rule in rules().items()
+        ]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{key}={value}" for key, value, source in self.effective() if source != "default")
+        return f"Settings({shown})"
+
+
+class Rule(NamedTuple):
+    """How one setting is read: its field's name and kind, and its flag on the command line."""
+
+    name: str
+    kind: Any
+    flag: str
+
+
+_SUFFIX = re.compile(r"_(ms|bytes)$")
+
+
+def _key(one: Field[Any]) -> str:
+    return str(one.metadata["key"]) or _SUFFIX.sub("", one.name)
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """Setting -> its rule: all settings there are. The field of a setting has its unit behind the name."""
+    out: dict[str, Rule] = {}
+    for one in fields(Settings):
+        if one.metadata:
+            key = _key(one)
+            out[key] = Rule(one.name, one.metadata["kind"], one.metadata["flag"] or f"--{key.replace('_', '-')}")
+    return MappingProxyType(out)
+
+
+# -- sources --------------------------------------------------------------------------------------------------
+
+
+class _Source(NamedTuple):
+    """Values of one place, with the way it names a setting."""
+
+    values: Mapping[str, object]
+    name: Callable[[str], str]
+    #: Every value is a string there: numbers and booleans are read from it.
+    text: bool
+    #: What relative paths are relative to.
+    base: Path | None = None
+
+
+def load(
+    overrides: Mapping[str, object] = MappingProxyType({}),
+    *,
+    code: Mapping[str, object] = MappingProxyType({}),
+    environ: Mapping[str, str] = os.environ,
+    cwd: str | Path | None = None,
+) -> Settings:
+    """The effective settings. `overrides` are flags (None: not given), `code` what App(...) was called with.
+
+    Raises ConfigError that names source and key for a value that is wrong, a name that is unknown (with the nearest
+    known one), and values that contradict each other.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for source in (_file(cwd), _environment(environ), _code(code), _flags(overrides)):
+        for key, value in source.values.items():
+            values[key] = read_value(key, value, source.name(key), text=source.text, base=source.base)
+            sources[key] = source.name(key)
+    if "sweep" not in values:
+        values["sweep"] = max(10, min(SECOND, values.get("lease", SECOND * 3) // 3))
+    values.setdefault("spool", str(default_spool(environ)))
+    _check_together(values, sources)
+    known = rules()
+    return Settings(**{known[key].name: value for key, value in values.items()}, sources=MappingProxyType(sources))
+
+
+def read_value(key: str, value: object, source: str, *, text: bool = False, base: Path | None = None) -> Any:
+    """One value of the setting `key`, as it stands in Settings. Raises ConfigError that names key and source."""
+    kind = rules()[key].kind
+    try:
+        out = kind.read(value, text)
+    except Wrong as wrong:
+        shown = masked(f'"{value}"' if isinstance(value, str) else repr(value))
+        raise ConfigError(f"{key}: {shown:.200} {wrong.what} (from {source}); write {wrong.write}") from None
+    if base is not None and isinstance(kind, Text):
+        if kind.path and out is not None:
+            out = str(base / out)
+        elif key == "url" and str(out).startswith("spool:"):
+            out = f"spool:{base / str(out)[6:]}"
+    return out
+
+
+def unknown(key: str, source: str, known: Sequence[str]) -> ConfigError:
+    """The error for a name that is no setting, with the nearest one."""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) or difflib.get_close_matches(key.lower(), known, n=1)
+    if not near:
+        # Another case or another separator is the commonest slip, and the least alike by letters.
+        bare = {re.sub(r"[^a-z]", "", name.lower()): name for name in known}
+        near = difflib.get_close_matches(re.sub(r"[^a-z]", "", key.lower()), list(bare), n=1, cutoff=0.5)
+        near = [bare[name] for name in near]
+    hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
+    return ConfigError(f"{key:.100}: no such setting (from {source}); {hint}")
+
+
+def _named(values: Mapping[str, object], name: Callable[[str], str], *, text: bool) -> _Source:
+    for key in values:
+        if key not in rules():
+            raise unknown(key, name(key), list(rules()))
+    return _Source(values, name, text)
+
+
+def _flags(values: Mapping[str, object]) -> _Source:
+    def name(key: str) -> str:
+        return rules()[key].flag if key in rules() else f"--{key.replace('_', '-')}"
+
+    return _named({key: value for key, value in values.items() if value is not None}, name, text=True)
+
+
+def _code(values: Mapping[str, object]) -> _Source:
+    # fallback=None is the way to say no.
+    plain = {key: False if key == "fallback" and value is None else value for key, value in values.items()}
+    return _named(plain, lambda key: f"App({key}=)", text=False)
+
+
+def check_code(values: Mapping[str, object]) -> None:
+    """Reads what App(...) was called with, for its errors: at import, where they are made."""
+    source = _code(values)
+    for key, value in source.values.items():
+        read_value(key, value, source.name(key))
+
+
+# BATCHQ__x is the program's own; the rest is what Kubernetes sets in every pod beside a service called batchq.
+_NOT_OURS = re.compile(
+    r"BATCHQ__\w*|BATCHQ_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
+)
+
+
+def _environment(environ: Mapping[str, str]) -> _Source:
+    known = {f"BATCHQ_{key.upper()}": key for key in rules()}
+    values: dict[str, object] = {}
+    for variable in sorted(environ):
+        if not variable.upper().startswith("BATCHQ_") or _NOT_OURS.fullmatch(variable):
+            continue
+        if variable not in known:
+            raise unknown(variable, "the environment", list(known))
+        if environ[variable].strip():
+            values[known[variable]] = environ[variable]
+    return _Source(values, lambda key: f"BATCHQ_{key.upper()}", text=True)
+
+
+def _file(cwd: str | Path | None) -> _Source:
+    path = _pyproject(Path(cwd) if cwd is not None else Path.cwd())
+    nothing = _Source({}, str, text=False)
+    if path is None:
+        return nothing
+    where = f"[tool.batchq] of {path}"
+    try:
+        table = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("batchq")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path}: can't be read as TOML ({error}); mend it, or move it out of the way") from error
+    if table is None:
+        return nothing
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: expected a table, found {table!r:.100}; write [tool.batchq] and a line a setting")
+    return _named(table, lambda key: where, text=False)._replace(base=path.parent)
+
+
+def _pyproject(start: Path) -> Path | None:
+    for folder in (start, *start.resolve().parents):
+        path = folder / "pyproject.toml"
+        if path.is_file():
+            return path.resolve()
+    return None
+
+
+#: (smaller, greater, why): refused where both are given and stand the wrong way round.
+_ORDER = (
+    ("grace", "shutdown_timeout", "a job is killed after its grace, and the stop waits no longer than that"),
+    ("sweep", "lease", "an expired lease is seen only by a sweep"),
+    ("max_rss", "max_rss_hard", "a worker is replaced before it has to be killed"),
+)
+
+
+def _check_together(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+    for small, great, why in _ORDER:
+        low, high = values.get(small), values.get(great)
+        if small in sources and great in sources and low is not None and high is not None and low > high:
+            show = rules()[small].kind.show
+            raise ConfigError(
+                f"{small}: {show(low)} (from {sources[small]}) is more than {great}, {show(high)} "
+                f"(from {sources[great]}); {why}: lower {small} or raise {great}"
+            )
+
+
+# -- paths and secrets ----------------------------------------------------------------------------------------
+
+SYSTEM_SPOOL = Path("/var/lib/batchq/spool")
+
+
+def default_spool(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the spool is when nobody says: the system's place if this user can write there, else the user's own."""
+    place = SYSTEM_SPOOL
+    while not place.exists():
+        place = place.parent
+    if os.access(place, os.W_OK | os.X_OK):
+        return SYSTEM_SPOOL
+    state = environ.get("XDG_STATE_HOME") or ""
+    # A relative XDG path is to be ignored, says its specification.
+    home = Path(environ.get("HOME") or "~").expanduser()
+    return (Path(state) if state.startswith("/") else home / ".local" / "state") / "batchq" / "spool"
+
+
+# The last @ ends it: a password may hold others. With one slash it is a slip, and a secret all the same.
+_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://|(?:redis|rediss|unix):/?)(.*)@", re.DOTALL)
+_QUERY = re.compile(r"([?&;](?:ssl_)?(?:password|passwd|secret|token)=)[^&;\s\"']*", re.IGNORECASE)
+
+
+def _hide_userinfo(match: re.Match[str]) -> str:
+    user, colon, _ = match[2].partition(":")
+    # Without a colon it may be a password in the wrong place.
+    return f"{match[1]}{user if colon else ''}{':' if colon else ''}***@"
+
+
+def masked(url: str) -> str:
+    """The url as it may be shown: no password, also not one that holds @ / : or %, nor one among the parameters."""
+    return _QUERY.sub(r"\1***", _USERINFO.sub(_hide_userinfo, url))
+
+
+def scrub(text: str, url: str | None) -> str:
+    """A message of others (an exception, say) without the url's password, as written and percent-decoded."""
+    match = _USERINFO.search(url or "")
+    if match is None:
+        return text
+    secret = match[2].partition(":")[2]
+    for form in sorted({secret, unquote(secret)}, key=len, reverse=True):
+        if form:
+            text = text.replace(form, "***")
+    return text
