@@ -1,0 +1,631 @@
+"""The Redis store: each move is one script of `lua/`, named by its verb. This module packs arguments and reads answers.
+
+Keys and their types are listed in ARCHITECTURE.md. All knowledge of what a move does is in the scripts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import orjson
+import redis
+
+from batchq.connect import Dialer, Link, Links, Reply, Unreached, raise_for
+from batchq.errors import ConfigError, StoreUnavailable, StoreVersion
+from batchq.job import (
+    Buried,
+    Claim,
+    Claims,
+    Completed,
+    Exchange,
+    Job,
+    Leases,
+    Lost,
+    Mark,
+    NewJob,
+    Outcome,
+    Page,
+    Promoted,
+    QueueStats,
+    Released,
+    Renewal,
+    Retried,
+    Sealed,
+    Snoozed,
+)
+from batchq.lifecycle import TOTALS, State, Word
+from batchq.scripts import Arg, Keys, Script, call, load
+from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Limits, Store, StoreInfo, Traits, Waiter
+
+#: The seconds that one blocking wait lasts at the server; a worker looks by itself after it.
+WAIT_S = 5
+#: The oldest server that has all that the scripts use (writes after TIME, SMISMEMBER, LPOP with a count).
+OLDEST = (7, 0)
+
+_T = TypeVar("_T")
+
+_CLOCK_WITH_OFFSET = """
+local function clock()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000000 + tonumber(t[2]) + tonumber(redis.call('GET', '%s') or 0)
+end
+local function due_ms(us) return math.floor(us / 1000) end
+local function fire_ms(us, delay) return math.ceil(us / 1000) + delay end
+"""
+
+
+def _complete(out: Completed) -> list[Arg]:
+    return [out.claim.id, out.claim.token, b"%d %b" % (out.keep_ms, out.result) if out.keep_ms > 0 else b""]
+
+
+def _retry(out: Retried) -> list[Arg]:
+    return [out.claim.id, out.claim.token, out.delay_ms, out.max_attempts, out.cause, out.max_crashes, out.error]
+
+
+def _bury(out: Buried) -> list[Arg]:
+    return [out.claim.id, out.claim.token, out.reason, out.error]
+
+
+def _snooze(out: Snoozed) -> list[Arg]:
+    return [out.claim.id, out.claim.token, out.delay_ms]
+
+
+def _release(out: Released) -> list[Arg]:
+    return [out.claim.id, out.claim.token, out.error]
+
+
+def _lost(out: Lost) -> list[Arg]:
+    return [out.claim.id, out.claim.token, out.delay_ms, out.max_lost, out.error]
+
+
+#: Which script settles which outcome, and the arguments of one.
+_SETTLE: dict[type, tuple[str, Callable[[Any], list[Arg]]]] = {
+    Completed: ("complete", _complete),
+    Retried: ("retry", _retry),
+    Buried: ("bury", _bury),
+    Snoozed: ("snooze", _snooze),
+    Released: ("release", _release),
+}
+
+
+def _weight(args: Iterable[Arg]) -> int:
+    return sum(len(arg) if isinstance(arg, bytes | str) else 8 for arg in args)
+
+
+def _chunks(items: Sequence[_T], weigh: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Splits what one step can't carry: at most MAX_JOBS and MAX_BYTES, or one larger job."""
+    chunk: list[_T] = []
+    size = 0
+    for item in items:
+        weight = weigh(item)
+        if chunk and (len(chunk) >= MAX_JOBS or size + weight > MAX_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
+        size += weight
+    if chunk:
+        yield chunk
+
+
+def _words(reply: Reply) -> list[Word]:
+    return [Word(word.decode()) for word in reply]
+
+
+def _note(note: bytes) -> tuple[int, int, int, int, int, str, list[bytes]]:
+    """forgiven, crashes, lost, cancel mark, ready since, reason, error lines. The layout is in lua/include/note.lua."""
+    if not note:
+        return 0, 0, 0, 0, 0, "", []
+    head, *errors = note.split(b"\n")
+    forgiven, crashes, lost, cancel, since, reason = head.split(b" ")
+    return (
+        int(forgiven),
+        int(crashes),
+        int(lost),
+        int(cancel),
+        int(since),
+        "" if reason == b"-" else reason.decode(),
+        errors,
+    )
+
+
+def _claims(queue: str, flat: Sequence[Any]) -> tuple[Claim, ...]:
+    """id, token, row, note, ... as claims."""
+    out = []
+    for i in range(0, len(flat), 4):
+        note = flat[i + 3]
+        if note:
+            forgiven, crashes, lost = _note(note)[:3]
+            out.append(Claim(queue, flat[i].decode(), int(flat[i + 1]), flat[i + 2], forgiven, crashes, lost))
+        else:
+            out.append(Claim(queue, flat[i].decode(), int(flat[i + 1]), flat[i + 2]))
+    return tuple(out)
+
+
+class RedisStore(Store):
+    """Jobs in Redis (7.0 or newer) or Valkey.
+
+    `patience_s`: how long a call may try while the server is away; None: for ever. `clock_offset` is a seam for
+    tests: the scripts add the microseconds in the key `<prefix>:clock-offset` to the server's time.
+    """
+
+    traits = Traits(kind="redis", shared=True, durable=True, idle_wait_s=WAIT_S + 1.0)
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "bq",
+        limits: Limits | None = None,
+        socket_timeout_s: float = 5.0,
+        patience_s: float | None = 1.0,
+        clock_offset: bool = False,
+    ) -> None:
+        self._keys = Keys(prefix)
+        self._limits = limits or Limits()
+        self._dialer = Dialer(url, socket_timeout_s=socket_timeout_s)
+        self._links = Links(self._dialer, patience_s=patience_s)
+        self._replaced = {"clock": _CLOCK_WITH_OFFSET % self._keys.top("clock-offset")} if clock_offset else {}
+        self._scripts: dict[str, Script] = {}
+        self._announced: dict[str, float] = {}
+
+    def be_patient(self) -> None:
+        """Calls wait for the server for ever from now on: for masters and workers."""
+        self._links.patience_s = None
+
+    # -- the way of a call -----------------------------------------------------------------------------------------
+
+    def _script(self, name: str) -> Script:
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = load(name, self._replaced)
+        return script
+
+    def _eval(
+        self, name: str, queue: str, argv: Iterable[Arg], owner: str = "", each: Sequence[str] = ()
+    ) -> tuple[Arg, ...]:
+        return call(self._script(name), self._keys, queue, argv, owner=owner, each=each)
+
+    def _ask(self, link: Link, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
+        """Sends commands; those that answered NOSCRIPT are sent again, in order, with their scripts."""
+        replies = link.ask(commands)
+        missing = [i for i, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)]
+        if missing:
+            by_sha = {script.sha: script for script in self._scripts.values()}
+            loads = [("SCRIPT", "LOAD", by_sha[str(commands[i][1])].text) for i in missing]
+            fresh = link.ask([*loads, *(commands[i] for i in missing)])[len(missing) :]
+            for i, reply in zip(missing, fresh, strict=True):
+                replies[i] = reply
+        for reply in replies:
+            if isinstance(reply, redis.ResponseError):
+                raise_for(reply, self._links.where)
+        return replies
+
+    def _run(self, *commands: tuple[Arg, ...]) -> list[Reply]:
+        """Commands that may be sent again as they are."""
+        return self._links.run(lambda link, again: self._ask(link, commands))
+
+    def _move(self, name: str, queue: str, argv: Sequence[Arg], owner: str = "", each: Sequence[str] = ()) -> Reply:
+        return self._run(self._eval(name, queue, argv, owner, each))[0]
+
+    # -- moves -----------------------------------------------------------------------------------------------------
+
+    def enqueue(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None) -> list[Word]:
+        if not jobs:
+            return []
+        chunks = list(_chunks(jobs, lambda job: len(job.row)))
+        if mark is not None and len(chunks) > 1:
+            raise ValueError(f"{len(jobs)} jobs do not fit one mark: at most {MAX_JOBS}, and {MAX_BYTES} bytes of rows")
+        self._announce(queue)
+        words: list[Word] = []
+        for chunk in chunks:
+            words += self._enqueue(queue, chunk, mark)
+        return words
+
+    def _enqueue(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None) -> list[Word]:
+        argv: list[Arg] = []
+        for job in jobs:
+            options = b""
+            if job.priority or job.delay_ms > 0 or job.fire_ms is not None or job.given:
+                when = b"+%d" % job.delay_ms if job.delay_ms > 0 else b"0"
+                if job.fire_ms is not None:
+                    when = b"@%d" % max(0, job.fire_ms)
+                options = b"%d %b %d" % (job.priority, when, job.given)
+            argv += (job.id, job.row[1:], options)
+        head: list[Arg] = [self._limits.mark_ttl_ms, self._limits.remember_ms]
+
+        def send(link: Link, again: bool) -> list[Reply]:
+            # A lane belongs to one link, whose calls go one after the other; one that is sent again keeps its number.
+            if mark is None and not again:
+                link.calls += 1
+            lane, n = mark or (link.lane, link.calls)
+            return self._ask(link, [self._eval("enqueue", queue, [n, *head, *argv], lane)])
+
+        answer = self._links.run(send)[0]
+        if answer[0] == b"again":
+            return [Word.AGAIN] * len(jobs)
+        words = [Word.OK] * len(jobs)
+        for place in answer[1:]:
+            words[place - 1] = Word.KNOWN
+        return words
+
+    def _announce(self, queue: str) -> None:
+        """Enters the queue into the registry: before a process's first enqueue, and again each minute."""
+        now = time.monotonic()
+        if now - self._announced.get(queue, float("-inf")) > 60:
+            self._run(("SADD", self._keys.top("queues"), queue))
+            self._announced[queue] = now
+
+    def register(self, queue: str, worker: str, lease_ms: int) -> Word:
+        self._announce(queue)
+        return _words(self._move("register", queue, [worker, lease_ms]))[0]
+
+    def claim(self, queue: str, worker: str, want: int, held: int) -> Claims:
+        return self._claimed(queue, self._move("claim", queue, [worker, min(want, MAX_JOBS), held], worker))
+
+    def _claimed(self, queue: str, answer: Reply) -> Claims:
+        word = Word(answer[0].decode())
+        if word is Word.OK:
+            return Claims(word, _claims(queue, answer[1:]))
+        flat = answer[1:]
+        held = tuple(Claim(queue, flat[i].decode(), int(flat[i + 1]), b"") for i in range(0, len(flat), 2))
+        return Claims(word, held)
+
+    def renew(self, queue: str, workers: Sequence[str], lease_ms: int) -> Renewal:
+        self._announce(queue)
+        words, *marks = self._move("renew", queue, [lease_ms, *workers], each=workers)
+        triples = [(marks[i].decode(), marks[i + 1].decode(), int(marks[i + 2])) for i in range(0, len(marks), 3)]
+        return Renewal(tuple(_words(words)), tuple(triples))
+
+    def _settle(
+        self, name: str, pack: Callable[[Any], list[Arg]], queue: str, worker: str, outcomes: Sequence[Any], again: bool
+    ) -> list[Word]:
+        words: list[Word] = []
+        for chunk in _chunks([pack(out) for out in outcomes], _weight):
+            argv = [arg for args in chunk for arg in args]
+
+            def send(link: Link, sent_again: bool, argv: list[Arg] = argv) -> list[Reply]:
+                return self._ask(link, [self._eval(name, queue, [int(again or sent_again), *argv], worker)])
+
+            words += _words(self._links.run(send)[0])
+        return words
+
+    def complete(self, queue: str, worker: str, outcomes: Sequence[Completed], *, again: bool = False) -> list[Word]:
+        return self._settle("complete", _complete, queue, worker, outcomes, again)
+
+    def retry(self, queue: str, worker: str, outcomes: Sequence[Retried], *, again: bool = False) -> list[Word]:
+        return self._settle("retry", _retry, queue, worker, outcomes, again)
+
+    def bury(self, queue: str, worker: str, outcomes: Sequence[Buried], *, again: bool = False) -> list[Word]:
+        return self._settle("bury", _bury, queue, worker, outcomes, again)
+
+    def snooze(self, queue: str, worker: str, outcomes: Sequence[Snoozed], *, again: bool = False) -> list[Word]:
+        return self._settle("snooze", _snooze, queue, worker, outcomes, again)
+
+    def release(self, queue: str, worker: str, outcomes: Sequence[Released], *, again: bool = False) -> list[Word]:
+        return self._settle("release", _release, queue, worker, outcomes, again)
+
+    def exchange(
+        self, queue: str, worker: str, outcomes: Sequence[Outcome], want: int, held: int, *, again: bool = False
+    ) -> Exchange:
+        by_kind: dict[type, list[int]] = {}
+        for place, out in enumerate(outcomes):
+            by_kind.setdefault(type(out), []).append(place)
+        calls: list[tuple[str, list[int], list[Arg]]] = []
+        for kind, places in by_kind.items():
+            name, pack = _SETTLE[kind]
+            packed = [(place, pack(outcomes[place])) for place in places]
+            calls += [
+                (name, [place for place, _ in chunk], [arg for _, args in chunk for arg in args])
+                for chunk in _chunks(packed, lambda item: _weight(item[1]))
+            ]
+        claim = self._eval("claim", queue, [worker, min(want, MAX_JOBS), held], worker)
+
+        def send(link: Link, sent_again: bool) -> list[Reply]:
+            flag = int(again or sent_again)
+            commands = [self._eval(name, queue, [flag, *argv], worker) for name, _, argv in calls]
+            return self._ask(link, [*commands, claim] if want > 0 else commands)
+
+        replies = self._links.run(send) if calls or want > 0 else []
+        words: list[Word] = [Word.OK] * len(outcomes)
+        for (_, places, _), reply in zip(calls, replies, strict=False):
+            for place, word in zip(places, _words(reply), strict=True):
+                words[place] = word
+        if want <= 0:
+            return Exchange(tuple(words), Claims(Word.OK))
+        claimed = self._claimed(queue, replies[-1])
+        if claimed.word is Word.HELD and calls:
+            # The scripts were flushed between the two: the claim ran before the settling did.
+            claimed = self.claim(queue, worker, want, held)
+        return Exchange(tuple(words), claimed)
+
+    def promote(self, queue: str, limit: int = PROMOTE_LIMIT) -> Promoted:
+        _, moved, first, now = self._move("promote", queue, [limit, self._limits.remember_ms])
+        return Promoted(int(moved), int(first) - int(now) / 1000 if first else None)
+
+    def seal(self, queue: str, worker: str, expected_ms: int | None = None) -> Sealed:
+        expected: Arg = "" if expected_ms is None else expected_ms
+        answer = self._move("seal", queue, [worker, expected], worker)
+        return Sealed(Word(answer[0].decode()), _claims(queue, answer[1:]))
+
+    def reap(self, queue: str, worker: str, outcomes: Sequence[Lost]) -> int:
+        packed = [_lost(out) for out in outcomes]
+        left = 0
+        for chunk in list(_chunks(packed, _weight)) or [[]]:
+            left = int(self._move("reap", queue, [worker, *(arg for args in chunk for arg in args)], worker))
+        return left
+
+    def _each(self, name: str, queue: str, ids: Sequence[str]) -> list[Word]:
+        words: list[Word] = []
+        for chunk in _chunks(ids, len):
+            words += _words(self._move(name, queue, chunk))
+        return words
+
+    def cancel(self, queue: str, ids: Sequence[str]) -> list[Word]:
+        return self._each("cancel", queue, ids)
+
+    def requeue(self, queue: str, ids: Sequence[str]) -> list[Word]:
+        return self._each("requeue", queue, ids)
+
+    def purge(self, queue: str, state: State, ids: Sequence[str]) -> int:
+        if state not in (State.PENDING, State.DELAYED, State.COMPLETED, State.DEAD):
+            return 0
+        return sum(int(self._move("purge", queue, [state.value, *chunk])) for chunk in _chunks(ids, len))
+
+    def pause(self, queue: str) -> None:
+        self._announce(queue)
+        self._move("pause", queue, [])
+
+    def resume(self, queue: str) -> None:
+        self._move("resume", queue, [])
+
+    # -- reads -----------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[str]:
+        return sorted(name.decode() for name in self._run(("SMEMBERS", self._keys.top("queues")))[0])
+
+    def _of(self, queue: str, name: str, owner: str = "") -> str:
+        return self._keys.of(queue, name, owner)
+
+    def _workers(self, queue: str) -> list[str]:
+        return [worker.decode() for worker in self._run(("ZRANGE", self._of(queue, "leases"), 0, -1))[0]]
+
+    def stats(self, queue: str) -> QueueStats:
+        while True:
+            workers = self._workers(queue)
+            answer = self._move("read/stats", queue, workers, each=workers)
+            if answer[0] == b"ok":
+                break
+        names = ("pending", "delayed", "active", "completed", "dead")
+        counts = {name: int(n) for name, n in zip(names, answer[1:6], strict=True)}
+        now, row, note = int(answer[6]), answer[7], answer[8]
+        meta = {answer[i].decode(): answer[i + 1] for i in range(9, len(answer), 2)}
+        age = 0
+        if row:
+            stamps = orjson.loads(row)
+            age = max(0, now - max(stamps["t"], stamps.get("at", 0), _note(note)[4]))
+        totals = {name: int(meta.get(name, 0)) for name in TOTALS}
+        return QueueStats("paused" in meta, counts, totals, age)
+
+    def get(self, queue: str, job_id: str) -> Job | None:
+        jobs = self._read(queue, [job_id])
+        return jobs[0] if jobs else None
+
+    def _read(self, queue: str, ids: Sequence[str], state: State | None = None) -> list[Job]:
+        """The jobs of these ids that stand there, in order. Where the state is not known, it is found out."""
+        if not ids:
+            return []
+        workers = self._workers(queue)
+        commands: list[tuple[Arg, ...]] = [
+            ("HMGET", self._of(queue, name), *ids) for name in ("rows", "attempts", "notes", "priority", "results")
+        ]
+        commands += [("ZMSCORE", self._of(queue, name), *ids) for name in ("delayed", "dead", "completed")]
+        commands += [("SMISMEMBER", self._of(queue, "active", worker), *ids) for worker in workers]
+        rows, attempts, notes, priority, results, delayed, dead, completed, *active = self._run(*commands)
+        jobs = []
+        for i, job_id in enumerate(ids):
+            if rows[i] is None:
+                continue
+            row = orjson.loads(rows[i])
+            forgiven, crashes, lost, cancel, since, reason, errors = _note(notes[i] or b"")
+            worker = next((w for w, held in zip(workers, active, strict=True) if held[i]), "")
+            found, since_ms = State.PENDING, max(row["t"], row.get("at", 0), since)
+            if delayed[i] is not None:
+                found, since_ms = State.DELAYED, int(float(delayed[i])) // 4096
+            elif dead[i] is not None:
+                found, since_ms = State.DEAD, int(float(dead[i]))
+            elif completed[i] is not None:
+                found, since_ms = State.COMPLETED, int(float(completed[i]))
+            elif worker:
+                found = State.ACTIVE
+            if state is not None and found is not state:
+                continue
+            jobs.append(
+                Job(
+                    id=job_id,
+                    queue=queue,
+                    job=row["job"],
+                    state=found,
+                    attempts=int(attempts[i] or 0),
+                    priority=int(priority[i] or 0),
+                    enqueued_ms=row["t"],
+                    args=row.get("args", []),
+                    kwargs=row.get("kwargs", {}),
+                    since_ms=since_ms,
+                    forgiven=forgiven,
+                    crashes=crashes,
+                    lost=lost,
+                    reason=reason,
+                    errors=tuple(orjson.loads(error) for error in errors),
+                    worker=worker,
+                    cancel=bool(cancel),
+                    result=orjson.loads(results[i]) if results[i] else None,
+                    max_attempts=row.get("max"),
+                )
+            )
+        return jobs
+
+    def jobs(self, queue: str, state: State, *, cursor: str = "", limit: int = 100) -> Page:
+        match state:
+            case State.PENDING:
+                ids, cursor = self._page_pending(queue, cursor, limit)
+            case State.ACTIVE:
+                ids, cursor = self._page_active(queue, cursor, limit)
+            case State.DELAYED | State.DEAD | State.COMPLETED:
+                ids, cursor = self._page_sorted(queue, state.value, cursor, limit)
+            case _:
+                return Page((), "")
+        return Page(tuple(self._read(queue, ids, state)), cursor)
+
+    def _page_pending(self, queue: str, cursor: str, limit: int) -> tuple[list[str], str]:
+        """In claim order: priorities above 0, the list, those below 0. The cursor is the place: `<part>:<offset>`."""
+        part, offset = _place(cursor, 0, 2)
+        ids: list[str] = []
+        while part < 3 and len(ids) < limit:
+            want = limit - len(ids)
+            if part == 1:
+                command: tuple[Arg, ...] = ("LRANGE", self._of(queue, "pending"), offset, offset + want - 1)
+            else:
+                low, high = ("-inf", "(0") if part == 0 else ("(0", "+inf")
+                command = ("ZRANGEBYSCORE", self._of(queue, "prioritized"), low, high, "LIMIT", offset, want)
+            got = [item.decode() for item in self._run(command)[0]]
+            ids += got
+            offset += len(got)
+            if len(got) < want:
+                part, offset = part + 1, 0
+        return ids, f"{part}:{offset}" if part < 3 else ""
+
+    def _page_active(self, queue: str, cursor: str, limit: int) -> tuple[list[str], str]:
+        """By worker and id; the cursor is the last one seen."""
+        if cursor and "\n" not in cursor:
+            raise _no_cursor(cursor)
+        workers = self._workers(queue)
+        sets = self._run(*(("SMEMBERS", self._of(queue, "active", worker)) for worker in workers)) if workers else []
+        all_claims = [f"{w}\n{item.decode()}" for w, held in zip(workers, sets, strict=True) for item in held]
+        page = sorted(claim for claim in all_claims if claim > cursor)[:limit]
+        more = len(page) == limit
+        return [claim.partition("\n")[2] for claim in page], page[-1] if more else ""
+
+    def _page_sorted(self, queue: str, name: str, cursor: str, limit: int) -> tuple[list[str], str]:
+        """By score; the cursor is the last one seen, `<score>:<id>`, so that removals on the way skip nothing."""
+        key, start = self._of(queue, name), 0
+        if cursor:
+            score, colon, last = cursor.partition(":")
+            if not colon or not score.isdigit():
+                raise _no_cursor(cursor)
+            # Members of one score stand in the order of their ids: behind those below, and those up to the last seen.
+            rank, below = self._run(("ZRANK", key, last), ("ZCOUNT", key, "-inf", f"({score}"))
+            start = int(rank) + 1 if rank is not None else int(below)
+        flat = self._run(("ZRANGE", key, start, start + limit - 1, "WITHSCORES"))[0]
+        ids = [item.decode() for item in flat[::2]]
+        more = len(ids) == limit
+        return ids, f"{int(float(flat[-1]))}:{ids[-1]}" if more else ""
+
+    def leases(self, queue: str) -> Leases:
+        flat, now = self._run(("ZRANGE", self._of(queue, "leases"), 0, -1, "WITHSCORES"), *self._time_commands())[0:2]
+        ends = {flat[i].decode(): int(float(flat[i + 1])) for i in range(0, len(flat), 2)}
+        return Leases(self.now_ms() if self._replaced else int(now[0]) * 1000 + int(now[1]) // 1000, ends)
+
+    def _time_commands(self) -> list[tuple[Arg, ...]]:
+        return [("TIME",), ("GET", self._keys.top("clock-offset"))] if self._replaced else [("TIME",)]
+
+    def now_ms(self) -> int:
+        now, *offset = self._run(*self._time_commands())
+        us = int(now[0]) * 1_000_000 + int(now[1]) + (int(offset[0] or 0) if offset else 0)
+        return us // 1000
+
+    def info(self) -> StoreInfo:
+        """Raises StoreVersion for a server that is too old."""
+        text = self._run(("INFO", "server"))[0]
+        fields = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+        version = fields.get("redis_version", "0")
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+            raise StoreVersion(f"redis at {self._links.where} is version {version}; batchq needs 7.0 or newer")
+        name = f"valkey {fields['valkey_version']}" if "valkey_version" in fields else f"redis {version}"
+        return StoreInfo(f"redis://{self._links.where}", "redis", name)
+
+    # -- waiting, and the life of the handle -------------------------------------------------------------------------
+
+    def wake_waiter(self, queues: Sequence[str]) -> Waiter:
+        return RedisWaiter(self._links.new(), [self._of(queue, "wake") for queue in queues])
+
+    def timer_waiter(self, queues: Sequence[str]) -> Waiter:
+        return RedisWaiter(self._links.new(), [self._of(queue, "timer") for queue in queues])
+
+    def publish(self, master: str, status: dict[str, Any], ttl_ms: int) -> None:
+        key = self._keys.top(f"master:{master}")
+        if not status:
+            self._run(("DEL", key), ("ZREM", self._keys.top("masters"), master))
+            return
+        until = self.now_ms() + ttl_ms
+        self._run(
+            ("SET", key, orjson.dumps(status), "PX", ttl_ms),
+            ("ZADD", self._keys.top("masters"), until, master),
+            ("ZREMRANGEBYSCORE", self._keys.top("masters"), "-inf", until - ttl_ms),
+        )
+
+    def masters(self) -> list[dict[str, Any]]:
+        names = self._run(("ZRANGEBYSCORE", self._keys.top("masters"), f"({self.now_ms()}", "+inf"))[0]
+        if not names:
+            return []
+        values = self._run(("MGET", *(self._keys.top(f"master:{name.decode()}") for name in names)))[0]
+        return [orjson.loads(value) for value in values if value]
+
+    def before_fork(self) -> None:
+        """Nothing: the child closes what it inherits, the parent goes on with it."""
+
+    def after_fork(self) -> None:
+        self._links.renew_after_fork()
+
+    def close(self) -> None:
+        self._links.forget()
+
+
+class RedisWaiter:
+    """A blocking pop on a connection of its own, waited for in a selector instead of in the call."""
+
+    def __init__(self, link: Link, keys: Sequence[str]) -> None:
+        self._link = link
+        self._command: tuple[Arg, ...] = ("BLPOP", *keys, WAIT_S)
+        self._armed = False
+
+    def arm(self) -> None:
+        if self._armed:
+            return
+        try:
+            self._link.send(self._command)
+        except Unreached as error:
+            raise StoreUnavailable(str(error)) from error
+        self._armed = True
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    def take(self) -> bool:
+        if not self._armed:
+            return False
+        self._armed = False
+        try:
+            return self._link.receive() is not None
+        except (Unreached, redis.ResponseError):
+            # The next call of the store finds out what is wrong, and says so.
+            self._link.close()
+            return False
+
+    def close(self) -> None:
+        self._armed = False
+        self._link.close()
+
+
+def _place(cursor: str, start: int, last: int) -> tuple[int, int]:
+    if not cursor:
+        return start, 0
+    part, colon, offset = cursor.partition(":")
+    if not (colon and part.isdigit() and offset.isdigit() and int(part) <= last):
+        raise _no_cursor(cursor)
+    return int(part), int(offset)
+
+
+def _no_cursor(cursor: str) -> ConfigError:
+    return ConfigError(f"cursor: {cursor!r:.60} is none of this store's; use the one that the page before gave")

@@ -1,0 +1,99 @@
+"""Loads the Lua moves: expands their includes, reads from each header which keys it takes, and builds its calls.
+
+The header is the contract: `-- KEYS  1 active  SET ...` names the keys, so callers give no key by hand, and a script
+that wants an unknown one fails here. Knows no connection; `redis_store` sends what this module builds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from batchq.errors import InternalError
+
+Arg = str | bytes | int
+
+_INCLUDE = re.compile(r"^--! include (\w+)\n", re.MULTILINE)
+_KEY = re.compile(r"^--\s+(?:KEYS\s+)?(\d+)\s+(\w+)\s+(?:LIST|SET|ZSET|HASH|STRING)\b", re.MULTILINE)
+_REST = re.compile(r"^--\s+(?:KEYS\s+)?(\d+)\.\.\s+(\w+)\s+(?:LIST|SET|ZSET|HASH|STRING)\b", re.MULTILINE)
+
+#: The keys of a queue that a script may name; `active` and `mark` are one a worker, one a lane.
+QUEUE_KEYS = frozenset(
+    {"pending", "prioritized", "delayed", "rows", "attempts", "notes", "priority", "active", "leases", "dead"}
+    | {"completed", "results", "mark", "given", "wake", "timer", "meta"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One move: its expanded text, its SHA1, and the names of its keys in order."""
+
+    name: str
+    text: bytes
+    sha: str
+    keys: tuple[str, ...]
+    #: The name of the key that stands once for each worker behind the others, where there is one.
+    each: str = ""
+
+
+class Keys:
+    """The key names of a prefix. All keys of a queue share the hash tag {queue}: one slot of a cluster."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def of(self, queue: str, name: str, owner: str = "") -> str:
+        """The key of that name; `owner` is the worker of `active`, the lane of `mark`."""
+        return f"{self.prefix}:{{{queue}}}:{name}:{owner}" if owner else f"{self.prefix}:{{{queue}}}:{name}"
+
+    def top(self, name: str) -> str:
+        """A key that belongs to no queue: the registries."""
+        return f"{self.prefix}:{name}"
+
+
+def _read(name: str) -> str:
+    return (files("batchq") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+
+
+def expand(name: str, replaced: Mapping[str, str] | None = None) -> str:
+    """The text of a script with its includes in place. `replaced` gives other texts for includes, by name."""
+
+    def include(match: re.Match[str]) -> str:
+        return (replaced or {}).get(match[1]) or _read(f"include/{match[1]}")
+
+    return _INCLUDE.sub(include, _read(name))
+
+
+def load(name: str, replaced: Mapping[str, str] | None = None) -> Script:
+    """Reads `lua/<name>.lua`. Raises InternalError where its header names keys that no queue has, or skips a number."""
+    text = expand(name, replaced)
+    head = _read(name).split("-- ARGV")[0]
+    keys = [(int(number), key) for number, key in _KEY.findall(head)]
+    if [number for number, _ in keys] != list(range(1, len(keys) + 1)):
+        raise InternalError(f"lua/{name}.lua: the keys of its header are not numbered from 1 without gaps")
+    rest = _REST.search(head)
+    names = tuple(key for _, key in keys)
+    unknown = set(names) - QUEUE_KEYS
+    if unknown or not names:
+        raise InternalError(f"lua/{name}.lua: its header names no keys, or unknown ones: {sorted(unknown)}")
+    data = text.encode()
+    return Script(name.rpartition("/")[2], data, hashlib.sha1(data).hexdigest(), names, rest[2] if rest else "")
+
+
+@cache
+def shipped(name: str) -> Script:
+    """The script as it is shipped; read once a process."""
+    return load(name)
+
+
+def call(
+    script: Script, keys: Keys, queue: str, argv: Iterable[Arg], *, owner: str = "", each: Sequence[str] = ()
+) -> tuple[Arg, ...]:
+    """The EVALSHA of a script. `owner` is the worker or the lane, `each` the workers whose active sets come behind."""
+    names = [keys.of(queue, key, owner if key in ("active", "mark") else "") for key in script.keys]
+    names += [keys.of(queue, script.each, worker) for worker in each]
+    return ("EVALSHA", script.sha, len(names), *names, *argv)

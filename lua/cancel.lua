@@ -1,0 +1,52 @@
+-- cancel: a waiting job ends, without a row; an active one is marked: every later move but complete ends in cancelled.
+--
+-- KEYS  1 rows         HASH    id -> packed row
+--       2 attempts     HASH    id -> claims so far: the token
+--       3 notes        HASH    id -> what attempts left behind
+--       4 priority     HASH    id -> priority, where it is not 0
+--       5 given        ZSET    ids given by callers -> their end
+--       6 pending      LIST    ids, first come first served
+--       7 prioritized  ZSET    ids with a priority
+--       8 delayed      ZSET    fire-time and sequence
+--       9 dead         ZSET    ids -> time of death, ms
+--      10 completed    ZSET    kept jobs -> end of their retention, ms
+--      11 meta         HASH    totals; `marks`: how many active jobs carry a mark
+-- ARGV  1.. id
+--
+-- Returns a word a job: cancelled | marked | finished | unknown
+--! include clock
+--! include whole
+--! include note
+--! include ends
+local rows, attempts, notes, priority, given = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending, prioritized, delayed, dead, completed, meta = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+
+local function waiting(id)
+  if redis.call('ZREM', delayed, id) == 1 then return true end
+  if redis.call('HEXISTS', priority, id) == 1 then return redis.call('ZREM', prioritized, id) == 1 end
+  return redis.call('LREM', pending, 1, id) == 1
+end
+
+redis.call('HDEL', meta, '') -- a first write that is allowed at maxmemory
+local words, gone = {}, {}
+for n, id in ipairs(ARGV) do
+  if redis.call('HEXISTS', rows, id) == 0 then
+    words[n] = 'unknown'
+  elseif redis.call('ZSCORE', dead, id) or redis.call('ZSCORE', completed, id) then
+    words[n] = 'finished'
+  elseif waiting(id) then
+    words[n] = 'cancelled'
+    forget(rows, attempts, notes, priority, given, {id}, clock())
+    gone[#gone + 1] = id
+  else
+    words[n] = 'marked'
+    local note = read_note(redis.call('HGET', notes, id))
+    if note.cancel == 0 then
+      note.cancel = 1
+      redis.call('HSET', notes, id, write_note(note))
+      redis.call('HINCRBY', meta, 'marks', 1)
+    end
+  end
+end
+if #gone > 0 then redis.call('HINCRBY', meta, 'cancelled', #gone) end
+return words

@@ -1,0 +1,90 @@
+-- claim: pending -> active. HINCRBY mints the token.
+--
+-- KEYS  1 pending      LIST    ids, first come first served
+--       2 prioritized  ZSET    ids with a priority: scores < 0 before pending, > 0 after it
+--       3 delayed      ZSET    fire-time and sequence
+--       4 rows         HASH    id -> packed row
+--       5 attempts     HASH    id -> claims so far: the token
+--       6 notes        HASH    id -> what attempts left behind
+--       7 priority     HASH    id -> priority, where it is not 0
+--       8 active       SET     ids that this worker holds
+--       9 leases       ZSET    worker -> end of its lease, ms; 0: sealed
+--      10 meta         HASH    totals, paused
+--      11 wake         LIST    hints
+-- ARGV  1 worker
+--       2 want         how many at most
+--       3 held         how many claims the worker believes it has
+--
+-- Returns unknown | sealed | paused | held, id, token, ... | ok, id, token, row, note, ...
+--! include clock
+--! include whole
+--! include hint
+--! include ready
+--! include promote
+local pending, prioritized, delayed, rows, attempts, notes, priority, active, leases, meta, wake = unpack(KEYS)
+local worker, want, held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+-- check
+local lease = redis.call('ZSCORE', leases, worker)
+if not lease then return {'unknown'} end
+if tonumber(lease) == 0 then return {'sealed'} end
+if redis.call('SCARD', active) ~= held then
+  local answer = {'held'}
+  for _, id in ipairs(redis.call('SMEMBERS', active)) do
+    answer[#answer + 1] = id
+    answer[#answer + 1] = redis.call('HGET', attempts, id) or '0'
+  end
+  return answer
+end
+if redis.call('HEXISTS', meta, 'paused') == 1 then return {'paused'} end
+
+-- apply
+promote(delayed, pending, prioritized, priority, meta, clock(), 100)
+local ids = {}
+local function take(low, high)
+  if #ids >= want or redis.call('EXISTS', prioritized) == 0 then return end
+  local got = redis.call('ZRANGEBYSCORE', prioritized, low, high, 'LIMIT', 0, want - #ids)
+  if #got == 0 then return end
+  redis.call('ZREM', prioritized, unpack(got))
+  for _, id in ipairs(got) do ids[#ids + 1] = id end
+end
+take('-inf', '(0')
+if #ids < want then
+  local got = redis.call('LPOP', pending, want - #ids)
+  if got then
+    if #ids == 0 then
+      ids = got
+    else
+      for _, id in ipairs(got) do ids[#ids + 1] = id end
+    end
+  end
+end
+take('(0', '+inf')
+if #ids == 0 then return {'ok'} end
+
+local row, note = redis.call('HMGET', rows, unpack(ids)), false
+if redis.call('EXISTS', notes) == 1 then note = redis.call('HMGET', notes, unpack(ids)) end
+local answer, mine, gone = {'ok'}, {}, {}
+for i, id in ipairs(ids) do
+  if row[i] then
+    mine[#mine + 1] = id
+    local at = #answer
+    answer[at + 1] = id
+    answer[at + 2] = redis.call('HINCRBY', attempts, id, 1)
+    answer[at + 3] = row[i]
+    answer[at + 4] = note and note[i] or ''
+  else
+    -- A claim never invents a job: HINCRBY would make an empty one.
+    gone[#gone + 1] = id
+  end
+end
+if #mine > 0 then redis.call('SADD', active, unpack(mine)) end
+if #gone > 0 then
+  redis.call('HDEL', attempts, unpack(gone))
+  redis.call('HDEL', notes, unpack(gone))
+  redis.call('HDEL', priority, unpack(gone))
+  redis.call('HINCRBY', meta, 'dropped', #gone)
+end
+-- Wake-ups chain: one hint wakes one worker, and what it leaves wakes the next.
+if anything_ready(pending, prioritized) then hint(wake, 8) end
+return answer

@@ -1,0 +1,46 @@
+-- complete: active -> completed. The last move of jobs that went well; a cancel mark does not hinder it.
+--
+-- KEYS  1 active       SET     ids that this worker holds
+--       2 attempts     HASH    id -> claims so far: the token
+--       3 rows         HASH    id -> packed row
+--       4 notes        HASH    id -> what attempts left behind
+--       5 priority     HASH    id -> priority, where it is not 0
+--       6 given        ZSET    ids given by callers -> their end
+--       7 completed    ZSET    kept jobs -> end of their retention, ms
+--       8 results      HASH    id -> what the handler returned
+--       9 meta         HASH    totals
+-- ARGV  1 again        1 when this call is sent a second time
+--       2.. id, token, kept: '' or '<retention ms> <result>'
+--
+-- Returns a word a job: ok | stale | settled
+--! include clock
+--! include whole
+--! include note
+--! include fence
+--! include ends
+local active, attempts, rows, notes, priority, given, completed, results, meta = unpack(KEYS)
+
+local words, current, taken = fence(active, attempts, meta, ARGV[1], 2, 3)
+if #taken == 0 then return words end
+
+if tonumber(redis.call('HGET', meta, 'marks') or 0) > 0 then
+  for _, note in ipairs(redis.call('HMGET', notes, unpack(taken))) do
+    if note and read_note(note).cancel == 1 then redis.call('HINCRBY', meta, 'marks', -1) end
+  end
+end
+local gone, us = {}, 0
+for _, n in ipairs(current) do
+  local id, kept = ARGV[n * 3 - 1], ARGV[n * 3 + 1]
+  if kept == '' then
+    gone[#gone + 1] = id
+  else
+    if us == 0 then us = clock() end
+    local keep, result = string.match(kept, '^(%d+) (.*)$')
+    redis.call('ZADD', completed, whole(fire_ms(us, tonumber(keep))), id)
+    if result ~= '' then redis.call('HSET', results, id, result) end
+    remember_end(given, {id}, us)
+  end
+end
+if #gone > 0 then forget(rows, attempts, notes, priority, given, gone, us > 0 and us or clock()) end
+redis.call('HINCRBY', meta, 'completed', #taken)
+return words

@@ -1,0 +1,93 @@
+-- enqueue: - -> pending or delayed. The one script that may be refused when Redis is out of memory, before it writes.
+--
+-- KEYS  1 rows         HASH    id -> packed row
+--       2 pending      LIST    ids, first come first served
+--       3 prioritized  ZSET    ids with a priority
+--       4 delayed      ZSET    fire-time and sequence
+--       5 priority     HASH    id -> priority, where it is not 0
+--       6 given        ZSET    ids given by callers -> their end
+--       7 mark         STRING  last call done on this lane
+--       8 meta         HASH    totals
+--       9 wake         LIST    hints
+--      10 timer        LIST    hints
+-- ARGV  1 call         number of this call on its lane
+--       2 mark_ttl     ms that the mark is known
+--       3 remember     ms that a given id is known after the job's end
+--       4.. id, row without its first brace, options: '' or '<priority> <when> <given 0|1>'
+--           when: 0 now, +<delay ms>, @<fire ms>
+--
+-- Returns again | ok, places of the jobs whose id is known (1 is the first)
+--! include clock
+--! include whole
+--! include count
+--! include hint
+--! include ready
+--! include delay
+local rows, pending, prioritized, delayed, priority, given, mark, meta, wake, timer = unpack(KEYS)
+
+-- check
+local done = redis.call('GET', mark)
+if done and tonumber(done) >= tonumber(ARGV[1]) then return {'again'} end
+local us, remember = clock(), tonumber(ARGV[3])
+local now = due_ms(us)
+local ids = {}
+for i = 4, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
+local known = redis.call('HMGET', rows, unpack(ids))
+local answer, fields, plain, later, named, seen = {'ok'}, {}, {}, {}, {}, {}
+local stamp = '{"t":' .. whole(now) .. ','
+local fresh = 0
+for n, id in ipairs(ids) do
+  local at = 1 + n * 3
+  local row, options = ARGV[at + 1], ARGV[at + 2]
+  local level, when, from_caller = '0', '0', '0'
+  if options ~= '' then level, when, from_caller = string.match(options, '^(%S+) (%S+) (%S+)$') end
+  local is_known = known[n] or seen[id]
+  if not is_known and from_caller == '1' then
+    local ended = redis.call('ZSCORE', given, id)
+    is_known = ended and now - tonumber(ended) < remember
+  end
+  if is_known then
+    answer[#answer + 1] = n
+  else
+    seen[id] = true
+    fresh = fresh + 1
+    local fire = 0
+    local kind = string.sub(when, 1, 1)
+    if kind == '+' then
+      fire = fire_ms(us, tonumber(string.sub(when, 2)))
+    elseif kind == '@' then
+      fire = tonumber(string.sub(when, 2))
+      if fire <= now then fire = 0 end
+    end
+    fields[#fields + 1] = id
+    if fire > 0 then
+      fields[#fields + 1] = stamp .. '"at":' .. whole(fire) .. ',' .. row
+      later[#later + 1] = {id, fire}
+    else
+      fields[#fields + 1] = stamp .. row
+      plain[#plain + 1] = id
+    end
+    named[#named + 1] = {id, level, from_caller}
+  end
+end
+
+-- apply
+if fresh > 0 then redis.call('HSET', rows, unpack(fields)) end
+redis.call('SET', mark, ARGV[1], 'PX', ARGV[2])
+if fresh == 0 then return answer end
+for _, job in ipairs(named) do
+  if job[2] ~= '0' then redis.call('HSET', priority, job[1], job[2]) end
+  -- The end of time: as long as the job lives, its row makes it known.
+  if job[3] == '1' then redis.call('ZADD', given, '9007199254740991', job[1]) end
+end
+if #plain > 0 then
+  ready(pending, prioritized, priority, meta, plain)
+  hint(wake, 8)
+end
+if #later > 0 then
+  local before = earliest(delayed)
+  for _, job in ipairs(later) do delay(delayed, job[1], job[2]) end
+  if earliest(delayed) ~= before then hint(timer, 1) end
+end
+redis.call('HINCRBY', meta, 'enqueued', fresh)
+return answer

@@ -1,0 +1,39 @@
+-- What the moves of attempts that did not go well share. `k` holds their keys by name.
+
+-- The notes of the jobs taken, parsed. Those that carry a cancel mark end here, whatever the move: their words say so.
+-- Returns the others' places (as fence gave them) with their notes.
+local function uncancelled(k, words, current, taken, us)
+  local places, notes, gone = {}, {}, {}
+  if #taken == 0 then return places, notes end
+  for i, text in ipairs(redis.call('HMGET', k.notes, unpack(taken))) do
+    local note = read_note(text)
+    if note.cancel == 1 then
+      words[current[i]] = 'cancelled'
+      gone[#gone + 1] = taken[i]
+    else
+      places[#places + 1] = current[i]
+      notes[#notes + 1] = note
+    end
+  end
+  if #gone > 0 then
+    forget(k.rows, k.attempts, k.notes, k.priority, k.given, gone, us)
+    redis.call('HINCRBY', k.meta, 'cancelled', #gone)
+    redis.call('HINCRBY', k.meta, 'marks', -#gone)
+  end
+  return places, notes
+end
+
+local function to_dead(k, id, note, reason, us)
+  note.reason = reason
+  redis.call('ZADD', k.dead, whole(due_ms(us)), id)
+  redis.call('HSET', k.notes, id, write_note(note))
+  redis.call('HINCRBY', k.meta, 'dead', 1)
+  remember_end(k.given, {id}, us)
+end
+
+local function to_delayed(k, id, note, ms, us)
+  local fire = fire_ms(us, ms)
+  note.since = fire
+  redis.call('HSET', k.notes, id, write_note(note))
+  delay(k.delayed, id, fire)
+end

@@ -1,0 +1,15 @@
+-- The sweep from delayed to pending, in score order: first-time schedules and retries alike. Reads no rows.
+-- A retry is nothing but a delayed job, so nothing here tells them apart. Returns how many moved.
+local function promote(delayed, pending, prioritized, priority, meta, us, limit)
+  local top, moved = (due_ms(us) + 1) * 4096 - 1, 0
+  while moved < limit do
+    -- In slices: an unpack of more than 1000 is not safe.
+    local ids = redis.call('ZRANGEBYSCORE', delayed, 0, whole(top), 'LIMIT', 0, math.min(500, limit - moved))
+    if #ids == 0 then break end
+    redis.call('ZREM', delayed, unpack(ids))
+    ready(pending, prioritized, priority, meta, ids)
+    moved = moved + #ids
+  end
+  if moved > 0 then redis.call('HINCRBY', meta, 'promoted', moved) end
+  return moved
+end

@@ -1,0 +1,28 @@
+-- promote: delayed -> pending, what is due. The master's sweep.
+--
+-- KEYS  1 delayed      ZSET    fire-time and sequence
+--       2 pending      LIST    ids, first come first served
+--       3 prioritized  ZSET    ids with a priority
+--       4 priority     HASH    id -> priority, where it is not 0
+--       5 given        ZSET    ids given by callers -> their end
+--       6 meta         HASH    totals
+--       7 wake         LIST    hints
+-- ARGV  1 limit        how many at most
+--       2 remember     ms that a given id is known after the job's end
+--
+-- Returns ok, how many moved, the next fire-time in ms or '', the server's now in us
+--! include clock
+--! include whole
+--! include hint
+--! include ready
+--! include delay
+--! include promote
+local delayed, pending, prioritized, priority, given, meta, wake = unpack(KEYS)
+
+local us = clock()
+redis.call('ZREMRANGEBYSCORE', given, '-inf', whole(due_ms(us) - tonumber(ARGV[2])))
+local moved = promote(delayed, pending, prioritized, priority, meta, us, tonumber(ARGV[1]))
+-- Also mends a hint that was lost with the worker that took it.
+if anything_ready(pending, prioritized) and redis.call('LLEN', wake) == 0 then redis.call('RPUSH', wake, '1') end
+local first = earliest(delayed)
+return {'ok', moved, first and whole(math.floor(tonumber(first) / 4096)) or '', whole(us)}

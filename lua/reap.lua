@@ -1,0 +1,63 @@
+-- reap: the claims of a sealed worker of which nobody knows if they ran: delayed, no attempt spent. The last step
+-- of reaping: it removes the lease entry when the worker holds nothing any more.
+--
+-- KEYS  1 active       SET     ids that this worker holds
+--       2 attempts     HASH    id -> claims so far: the token
+--       3 rows         HASH    id -> packed row
+--       4 notes        HASH    id -> what attempts left behind
+--       5 priority     HASH    id -> priority, where it is not 0
+--       6 given        ZSET    ids given by callers -> their end
+--       7 delayed      ZSET    fire-time and sequence
+--       8 dead         ZSET    ids -> time of death, ms
+--       9 meta         HASH    totals
+--      10 timer        LIST    hints
+--      11 leases       ZSET    worker -> end of its lease, ms; 0: sealed
+--      12 pending      LIST    ids, first come first served
+--      13 prioritized  ZSET    ids with a priority
+--      14 wake         LIST    hints
+-- ARGV  1 worker
+--       2.. id, token, delay ms, max_lost, error
+--
+-- Returns how many claims are left; -1: the worker is not sealed, nothing was done
+--! include clock
+--! include whole
+--! include hint
+--! include note
+--! include fence
+--! include ready
+--! include delay
+--! include ends
+--! include failed
+local k = {
+  active = KEYS[1], attempts = KEYS[2], rows = KEYS[3], notes = KEYS[4], priority = KEYS[5], given = KEYS[6],
+  delayed = KEYS[7], dead = KEYS[8], meta = KEYS[9],
+}
+local timer, leases, pending, prioritized, wake = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+
+local stands = redis.call('ZSCORE', leases, ARGV[1])
+if not stands then return 0 end
+if tonumber(stands) ~= 0 then return -1 end
+
+if #ARGV > 1 then
+  local words, current, taken = fence(k.active, k.attempts, k.meta, '1', 2, 5)
+  local us = clock()
+  local places, notes = uncancelled(k, words, current, taken, us)
+  local before = earliest(k.delayed)
+  for i, n in ipairs(places) do
+    local at, note = n * 5 - 3, notes[i]
+    note.lost = note.lost + 1
+    note.forgiven = note.forgiven + 1
+    add_error(note, ARGV[at + 4])
+    if note.lost >= tonumber(ARGV[at + 3]) then
+      to_dead(k, ARGV[at], note, 'poison', us)
+    else
+      to_delayed(k, ARGV[at], note, tonumber(ARGV[at + 2]), us)
+    end
+  end
+  if #places > 0 then redis.call('HINCRBY', k.meta, 'lost', #places) end
+  if earliest(k.delayed) ~= before then hint(timer, 1) end
+end
+local left = redis.call('SCARD', k.active)
+if left == 0 then redis.call('ZREM', leases, ARGV[1]) end
+if anything_ready(pending, prioritized) then hint(wake, 8) end
+return left
