@@ -57,7 +57,7 @@ def _setting(default: Any, kind: Kind, *, key: str = "", flag: str = "") -> Any:
 
 _PATH = re.compile(r"[^\0]{1,4096}")
 _URL = re.compile(r"(?:redis|rediss|unix)://\S+|spool:[^\0]+|memory:")
-_APP = re.compile(r"[\w.]+(?::[\w.]+)?")
+_APP = re.compile(r"\S+")
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 
 
@@ -137,6 +137,8 @@ class Settings:
     fallback_ephemeral: bool = _setting(False, Flag())
     #: The master's pid file; scoreboard and control socket stand beside it.
     pid_file: str | None = _setting(None, Text(_PATH, "path", "a file", optional=True, path=True))
+    #: Also show the traceback of an error that ends a command.
+    debug: bool = _setting(False, Flag())
     #: Setting -> where its value comes from: --lease, App(lease=), BATCHQ_LEASE, a file, default.
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 

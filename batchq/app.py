@@ -1,0 +1,475 @@
+"""App: the handlers of a program and the store that their jobs are in. What users import.
+
+An App opens its store at its first use, one handle for all threads; a forked child gets connections of its own.
+It runs no job: that is the worker's part, which reads `registry` and the hooks from here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+
+from batchq import config
+from batchq.admin import PURGED, Listing, ask_all, check_state, find_job, purge_jobs, queues_of, read_stats
+from batchq.arity import Arity
+from batchq.backoff import BackoffLike
+from batchq.clock import SYSTEM, Clock
+from batchq.errors import InternalError, milliseconds
+from batchq.handler import (
+    AsyncHandler,
+    Call,
+    Handler,
+    JobDecorator,
+    P,
+    R,
+    check_fire,
+)
+from batchq.job import Job, NewJob, check_queue
+from batchq.lifecycle import COUNTED, State, Word
+from batchq.refs import Enqueued, JobRef
+from batchq.registry import (
+    DEFAULT_QUEUE,
+    Duration,
+    JobOptions,
+    Registry,
+    check_count,
+    check_keep,
+    check_name,
+    make_spec,
+)
+from batchq.store import MAX_BYTES, MAX_JOBS, Store
+
+if TYPE_CHECKING:
+    from batchq.testing import Harness
+
+Hook = TypeVar("Hook", bound=Callable[[], object])
+DeadHook = TypeVar("DeadHook", bound=Callable[[Job], object])
+
+
+class App:
+    """Handlers, settings and a store.
+
+    `url` and the settings given here (`App(lease="30s")`) are above BATCHQ_* variables and [tool.batchq], and below
+    the flags of the command line. Without a url: BATCHQ_URL, the file, else the spool at its default place.
+    `fallback=None` keeps producers from spooling while Redis is away. Raises ConfigError for a wrong setting.
+    """
+
+    def __init__(self, url: str | None = None, *, name: str = "batchq", **settings: object) -> None:
+        self.name = name
+        self.registry = Registry()
+        #: Called without arguments in each worker, after the fork and before its first job.
+        self.worker_start_hooks: list[Callable[[], object]] = []
+        #: Called without arguments in each worker that ends by itself.
+        self.worker_stop_hooks: list[Callable[[], object]] = []
+        #: Called with each job that reaches the morgue.
+        self.dead_hooks: list[Callable[[Job], object]] = []
+        self._code = settings if url is None else {**settings, "url": url}
+        config.check_code(self._code)
+        self._flags: Mapping[str, object] = {}
+        self._settings: config.Settings | None = None
+        self._store: Store | None = None
+        self._opened_ms = 0
+        self._lock = threading.RLock()
+        self._harness: Harness | None = None
+        # Handlers whose results are kept for as long as the setting says.
+        self._keep_default: set[str] = set()
+        _apps.add(self)
+
+    def __repr__(self) -> str:
+        return f"<App {self.name} handlers={len(self.registry)}>"
+
+    # -- settings and store ---------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> config.Settings:
+        """The effective settings, read at the first use. Raises ConfigError."""
+        if self._settings is None:
+            self._settings = config.load(self._flags, code=self._code)
+        return self._settings
+
+    def configure(self, flags: Mapping[str, object]) -> config.Settings:
+        """Puts the flags of a command line above everything else. Raises ConfigError. Closes an open store."""
+        settings = config.load(flags, code=self._code)
+        self.close()
+        self._flags, self._settings = flags, settings
+        self.__dict__.pop("max_payload", None)
+        for name in self._keep_default:
+            self.registry.replace(name, keep_ms=settings.result_keep_ms)
+        return settings
+
+    @cached_property
+    def max_payload(self) -> int:
+        """The greatest row in bytes. Read at every enqueue: an attribute from its first use on."""
+        return self.settings.max_payload_bytes
+
+    @property
+    def store(self) -> Store:
+        """The open store. Raises ConfigError, StoreError."""
+        store = self._store
+        if store is not None:
+            return store
+        with self._lock:
+            if self._store is None:
+                from batchq.stores import open_store
+
+                self._store = open_store(self.settings.store_url, self.settings)
+                self._opened_ms = self.clock.now_us() // 1000
+            return self._store
+
+    @property
+    def clock(self) -> Clock:
+        """This machine's clock; inside `testing()` the harness's."""
+        return SYSTEM if self._harness is None else self._harness.clock
+
+    def pause_s(self, seconds: float) -> None:
+        """Waits; inside `testing()` the clock is moved on instead, and what is due runs."""
+        if self._harness is None:
+            time.sleep(seconds)
+        else:
+            self._harness.run_for(seconds)
+
+    def close(self) -> None:
+        """Closes the store. The next use opens it again."""
+        with self._lock:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- handlers -------------------------------------------------------------------------------------------------
+
+    @overload
+    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncHandler[P, R]: ...  # type: ignore[overload-overlap]  # the first that fits is meant
+
+    @overload
+    def job(self, function: Callable[P, R], /) -> Handler[P, R]: ...
+
+    @overload
+    def job(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        max_attempts: int | None = None,
+        backoff: BackoffLike | None = None,
+        timeout: Duration | None = None,
+        result: bool | Duration = False,
+        batch_claim: bool = True,
+    ) -> JobDecorator: ...
+
+    def job(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        max_attempts: int | None = None,
+        backoff: BackoffLike | None = None,
+        timeout: Duration | None = None,
+        result: bool | Duration = False,
+        batch_claim: bool = True,
+    ) -> Any:
+        """Registers a handler, under the function's name unless given.
+
+        `max_attempts`: tries before a job is dead (setting: 5). `backoff`: a policy, a list of seconds, or a function
+        (attempt, error) -> seconds. `timeout`: seconds. `result`: True keeps what the handler returns for the setting
+        `result_keep`, seconds keep it that long. `batch_claim=False`: a worker claims its jobs one at a time.
+        Raises ConfigError for a wrong argument, and for a name that is taken.
+        """
+
+        def register(function: Callable[..., Any]) -> Handler[Any, Any] | AsyncHandler[Any, Any]:
+            spec = make_spec(
+                function,
+                name=name,
+                queue=queue,
+                max_attempts=max_attempts,
+                backoff=backoff,
+                timeout=timeout,
+                keep_ms=check_keep(result, lambda: self.settings.result_keep_ms),
+                batch_claim=batch_claim,
+            )
+            self.registry.register(spec)
+            if result is True:
+                self._keep_default.add(spec.name)
+            return AsyncHandler(self, spec) if spec.is_async else Handler(self, spec)
+
+        return register if function is None else register(function)
+
+    def on_worker_start(self, hook: Hook) -> Hook:
+        """Calls the function in each worker, after the fork and before its first job: open database pools there."""
+        self.worker_start_hooks.append(hook)
+        return hook
+
+    def on_worker_stop(self, hook: Hook) -> Hook:
+        """Calls the function in each worker that ends by itself, after its last job."""
+        self.worker_stop_hooks.append(hook)
+        return hook
+
+    def on_dead(self, hook: DeadHook) -> DeadHook:
+        """Calls the function with each job that reaches the morgue."""
+        self.dead_hooks.append(hook)
+        return hook
+
+    # -- enqueue --------------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        queue: str | None = None,
+        priority: int = 0,
+        job_id: str | None = None,
+        max_attempts: int | None = None,
+        timeout: Duration | None = None,
+        result: bool | Duration | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+    ) -> JobRef[Any]:
+        """Enqueues a call by the handler's name: for producers that do not have its code.
+
+        The queue is the handler's where it is known here, else `default`. The other options and the errors are those
+        of `handler.options` and `handler.enqueue`.
+        """
+        call = self.call(name).options(
+            queue=queue,
+            priority=priority,
+            job_id=job_id,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            result=result,
+            delay=delay,
+            at=at,
+        )
+        if isinstance(args, str | bytes | Mapping) or not isinstance(args, Sequence):
+            raise TypeError(f"args: expected a list of arguments, found {type(args).__name__}; write args=[value]")
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise TypeError(f"kwargs: expected a dict of arguments, found {type(kwargs).__name__}")
+        return call.enqueue(*args, **(kwargs or {}))
+
+    def call(self, name: str) -> Call[..., Any]:
+        """What `enqueue` by name uses: has the same methods as a handler, for a handler whose code is elsewhere."""
+        if name in self.registry:
+            spec = self.registry.get(name)
+            return Call(self, name, spec.queue, Arity(spec.function, name), JobOptions(), keeps=spec.keep_ms > 0)
+        return Call(self, check_name(name), DEFAULT_QUEUE, None, JobOptions(), keeps=None)
+
+    def delay_ms(self, delay: Duration) -> int:
+        """A delay as stored. Raises ConfigError for what is no finite number, and for one past what can be stored."""
+        ms = milliseconds(delay, "delay")
+        if ms:
+            check_fire(self.clock.now_us() // 1000 + ms, "delay")
+        return ms
+
+    def send(self, queue: str, jobs: Sequence[NewJob]) -> tuple[list[bool], bool]:
+        """Hands jobs to the store: which of them are new, and whether they went to the fallback spool."""
+        words = self.store.enqueue(queue, jobs)
+        created = [word is not Word.KNOWN for word in words]
+        if not all(created):
+            _check_known(queue, jobs, created)
+        if self._harness is not None:
+            self._harness.sent()
+        return created, False
+
+    def send_many(self, queue: str, jobs: Iterator[NewJob], *, ids: bool) -> Enqueued:
+        """Hands over any number of jobs, a step at a time. See `Call.enqueue_many`."""
+        sums = [0, 0, 0]
+        kept: list[str] = []
+        try:
+            for chunk in _chunks(jobs):
+                created, spooled = self.send(queue, chunk)
+                new = sum(created)
+                sums[0] += new
+                sums[1] += len(created) - new
+                sums[2] += new if spooled else 0
+                if ids:
+                    kept += [job.id for job in chunk]
+        except Exception as error:
+            error.add_note(f"enqueue_many: the first {sums[0] + sums[1]} jobs are enqueued surely")
+            raise
+        created_sum, known, spooled_sum = sums
+        return Enqueued(created_sum, known, spooled_sum, tuple(kept) if ids else None)
+
+    # -- looking and mending --------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, totals, workers and the spool: what `batchq status --json` prints. While the store is away `up` is
+        false."""
+        url = self.settings.store_url if self._harness is None else "memory:"
+        return read_stats(self.store, url, since_ms=self._opened_ms, spool=self._spool_stats())
+
+    def _spool_stats(self) -> dict[str, Any]:
+        return {"path": self.settings.spool, "files": 0, "jobs": 0, "bad": 0}
+
+    def jobs(
+        self,
+        *,
+        state: State | str | None = None,
+        queue: str | None = None,
+        job: str | None = None,
+        limit: int | None = None,
+        cursor: str = "",
+    ) -> Listing:
+        """Jobs of a state, a queue, a handler; of all where none is given. An iterator, read page by page.
+
+        `limit`: at most so many. Its `cursor`, given again with the same queue and state, goes on where it ended.
+        """
+        states = COUNTED if state is None else (check_state(state),)
+        if limit is not None:
+            check_count(limit, "limit")
+        return Listing(self.store, queues_of(self.store, queue), states, job=job, limit=limit, cursor=cursor)
+
+    def get(self, job_id: str, queue: str | None = None) -> Job | None:
+        """One job as it stands now; None where it has left no row. Without a queue all are asked."""
+        return find_job(self.store, job_id, queue)
+
+    @overload
+    def cancel(self, job_id: str, /, *, queue: str | None = None) -> Word: ...  # type: ignore[overload-overlap]
+    @overload
+    def cancel(self, job_id: Iterable[str], /, *, queue: str | None = None) -> list[Word]: ...
+    def cancel(self, job_id: str | Iterable[str], /, *, queue: str | None = None) -> Word | list[Word]:
+        """Ends a job that waits (CANCELLED), or marks one that runs (MARKED): its handler meets JobCancelled.
+
+        FINISHED where it ended already, UNKNOWN where there is none. Many ids answer a list, in their order.
+        """
+        return self._ask(job_id, queue, self.store.cancel)
+
+    @overload
+    def requeue(self, job_id: str, /, *, queue: str | None = None) -> Word: ...  # type: ignore[overload-overlap]
+    @overload
+    def requeue(self, job_id: Iterable[str], /, *, queue: str | None = None) -> list[Word]: ...
+    def requeue(self, job_id: str | Iterable[str], /, *, queue: str | None = None) -> Word | list[Word]:
+        """Sends a dead job (or a kept completed one) round again, its budgets afresh: OK.
+
+        REFUSED in another state, UNKNOWN where there is none. Many ids answer a list, in their order.
+        """
+        return self._ask(job_id, queue, self.store.requeue)
+
+    def _ask(
+        self,
+        job_id: str | Iterable[str],
+        queue: str | None,
+        move: Callable[[str, Sequence[str]], list[Word]],
+    ) -> Word | list[Word]:
+        if isinstance(job_id, str):
+            return ask_all(self.store, [job_id], queue, move)[0]
+        return ask_all(self.store, list(job_id), queue, move)
+
+    def purge(
+        self,
+        *,
+        state: State | str,
+        older_than: Duration = 0,
+        job: str | None = None,
+        queue: str | None = None,
+    ) -> int:
+        """Removes the jobs of a state (pending, delayed, completed, dead), and answers how many.
+
+        `older_than` in seconds: the dead since their death, others since their enqueue. What comes meanwhile stays.
+        """
+        return purge_jobs(
+            self.store,
+            check_state(state, PURGED),
+            older_than_ms=milliseconds(older_than, "older_than"),
+            job=job,
+            queue=queue,
+        )
+
+    def pause(self, queue: str) -> None:
+        """No job of the queue is begun until `resume`; enqueues go on."""
+        self.store.pause(check_queue(queue))
+
+    def resume(self, queue: str) -> None:
+        """The queue's jobs run again."""
+        self.store.resume(check_queue(queue))
+
+    # -- tests ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def testing(self, *, inline: bool = False) -> Iterator[Harness]:
+        """Puts the app on a store in memory with a clock that stands: see `batchq.testing.Harness`.
+
+        With `inline`, a job that is enqueued to run at once has run when its enqueue returns.
+        """
+        from batchq.testing import Harness
+
+        with self._lock:
+            before = self._store, self._harness
+            harness = Harness(self, inline=inline)
+            self._store, self._harness = harness.store, harness
+        try:
+            yield harness
+        finally:
+            harness.close()
+            with self._lock:
+                self._store, self._harness = before
+
+    # -- forks ----------------------------------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:
+        if self._store is not None:
+            self._store.before_fork()
+
+    def _after_fork(self) -> None:
+        # Another thread may have held it; in the child there is no such thread.
+        self._lock = threading.RLock()
+        if self._store is not None:
+            self._store.after_fork()
+
+
+def _chunks(jobs: Iterator[NewJob]) -> Iterator[list[NewJob]]:
+    """What one step carries, again and again. Where `jobs` raises, what came before it is handed out first."""
+    chunk: list[NewJob] = []
+    size = 0
+    try:
+        for job in jobs:
+            if chunk and (len(chunk) == MAX_JOBS or size + len(job.row) > MAX_BYTES):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(job)
+            size += len(job.row)
+    except Exception:
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
+
+
+def _check_known(queue: str, jobs: Sequence[NewJob], created: Sequence[bool]) -> None:
+    for job, new in zip(jobs, created, strict=True):
+        if not new and not job.given:
+            raise InternalError(
+                f"job {job.id}: a generated id is known already in queue {queue}; the job was not enqueued, "
+                "and two jobs may have met under one id"
+            )
+
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()
+
+
+def _each(step: Callable[[App], None]) -> None:
+    for app in list(_apps):
+        step(app)
+
+
+# Producers fork too: gunicorn, multiprocessing. The master calls the same on the stores that it opens itself.
+os.register_at_fork(
+    before=lambda: _each(App._before_fork),
+    after_in_child=lambda: _each(App._after_fork),
+)

@@ -1,0 +1,151 @@
+"""Log lines are events: one line, the verb first, then key=value, the same keys everywhere. Never payloads.
+
+    reaped queue=mail job=01h... token=3 attempt=2 late_ms=4120 why=worker_killed signal=9
+
+They go through logging, under the logger `batchq`: a program that has its own logging gets them there as text, the
+command line calls `setup`. As JSON an event is one object a line.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import traceback
+from typing import IO, Any, Literal
+
+import orjson
+
+logger = logging.getLogger("batchq")
+
+Level = Literal["debug", "info", "warning", "error"]
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+#: Characters of one value; what is longer is cut.
+VALUE_MAX = 2000
+
+
+def event(level: Level, verb: str, /, *, exc: BaseException | None = None, **keys: object) -> None:
+    """Logs one event. Keys whose value is None are left out. `exc` adds its traceback.
+
+    info: what goes well. warning: what was repaired. error: what a person must see.
+    """
+    number = _LEVELS[level]
+    if logger.isEnabledFor(number):
+        keys = {key: value for key, value in keys.items() if value is not None}
+        info = None if exc is None else (type(exc), exc, exc.__traceback__)
+        logger.log(number, "%s", Event(verb, keys), exc_info=info)
+
+
+class Event:
+    """An event whose text is made when a handler writes it."""
+
+    __slots__ = ("keys", "verb")
+
+    def __init__(self, verb: str, keys: dict[str, object]) -> None:
+        self.verb = verb
+        self.keys = keys
+
+    def __str__(self) -> str:
+        return " ".join([self.verb, *(f"{key}={show(value)}" for key, value in self.keys.items())])
+
+
+def show(value: object) -> str:
+    """A value as it stands behind `key=`: quoted when it is empty or holds spaces, quotes, = or control characters."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = _cut(str(value))
+    if text and text.isprintable() and not any(mark in text for mark in " \"'=\\"):
+        return text
+    return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= VALUE_MAX else text[:VALUE_MAX] + "..."
+
+
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
+
+
+def _escaped(character: str) -> str:
+    if character in _SHORT:
+        return _SHORT[character]
+    if character.isprintable():
+        return character
+    # Control characters, also those that begin a terminal's escapes; line separators; lone surrogates.
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _plain(value: object) -> Any:
+    """The value for JSON: numbers and lists stay, all else is text that any UTF-8 file takes."""
+    if value is None or isinstance(value, bool | int):
+        return value if not isinstance(value, int) or -(2**53) <= value <= 2**53 else str(value)
+    if isinstance(value, float):
+        # orjson would write null for a NaN.
+        return value if abs(value) < float("inf") else str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return _cut(str(value)).encode("utf-8", "backslashreplace").decode()
+
+
+class _Format(logging.Formatter):
+    """What both formats share: the time in UTC, with milliseconds."""
+
+    def time_of(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        return f"{seconds}.{int(record.msecs):03d}Z"
+
+    def event_of(self, record: logging.LogRecord) -> Event | None:
+        args = record.args
+        return args[0] if isinstance(args, tuple) and len(args) == 1 and isinstance(args[0], Event) else None
+
+    def trace_of(self, record: logging.LogRecord) -> str:
+        if not record.exc_info or record.exc_info[1] is None:
+            return ""
+        return "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+
+
+class TextFormat(_Format):
+    """`2026-01-01T00:00:00.000Z info reaped queue=mail ...`, then the traceback's lines, if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        found = self.event_of(record)
+        # Foreign lines through this logger are kept on one line as well.
+        text = str(found) if found else show(record.getMessage())
+        line = f"{self.time_of(record)} {record.levelname.lower()} {text}"
+        trace = self.trace_of(record)
+        return f"{line}\n{trace}" if trace else line
+
+
+class JsonFormat(_Format):
+    """One object a line: time, level, event, then the event's keys, and `trace` where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        found = self.event_of(record)
+        out: dict[str, Any] = {"time": self.time_of(record), "level": record.levelname.lower()}
+        if found:
+            out["event"] = found.verb
+            out |= {key: _plain(value) for key, value in found.keys.items() if key not in out}
+        else:
+            out |= {"event": "message", "text": _plain(record.getMessage())}
+        trace = self.trace_of(record)
+        if trace:
+            out["trace"] = _plain(trace)
+        return orjson.dumps(out).decode()
+
+
+def setup(format: str = "text", level: str = "info", stream: IO[str] | None = None) -> None:
+    """Writes the events to a stream (stderr). For programs of ours: it replaces what an earlier call put there."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormat() if format == "json" else TextFormat())
+    handler.set_name("batchq")
+    for other in list(logger.handlers):
+        if other.get_name() == "batchq":
+            logger.removeHandler(other)
+    logger.addHandler(handler)
+    logger.setLevel(_LEVELS[level])
+    logger.propagate = False
