@@ -733,7 +733,10 @@ def _check_one_step(jobs: Sequence[NewJob]) -> None:
 
 def _fire_of(new: NewJob, now_us: int) -> int:
     """When a new job is due. Raises ConfigError beyond the last fire-time."""
-    fire = new.fire_ms if new.fire_ms is not None else fire_ms(now_us, max(0, new.delay_ms))
+    if new.fire_ms is None and new.delay_ms <= 0:
+        # At once: rounded up it would stand among the delayed for the rest of this millisecond.
+        return due_ms(now_us)
+    fire = new.fire_ms if new.fire_ms is not None else fire_ms(now_us, new.delay_ms)
     if fire > MAX_FIRE_MS:
         raise ConfigError(
             f"job {new.id}: fires at {fire} ms since 1970, the latest possible is {MAX_FIRE_MS} (7 September 2039); "
