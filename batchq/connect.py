@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -137,8 +138,10 @@ class Links:
         self._lock = threading.Lock()
         self._idle: list[Link] = []
         self._pid = os.getpid()
-        #: How long a call may try; None: for ever, as workers and masters do.
+        #: How long a call may try; None: for ever, as workers do.
         self.patience_s = patience_s
+        #: Asked while a call waits for the server: whether to wait no longer.
+        self.give_up: Callable[[], bool] = lambda: False
 
     @property
     def where(self) -> str:
@@ -187,16 +190,24 @@ class Links:
     def _insist(self, link: Link, exchange: Callable[[Link, bool], list[Reply]], first: Unreached) -> list[Reply]:
         if self.patience_s == 0:
             self._give_up(link, first)
+        patience = tenacity.stop_never if self.patience_s is None else tenacity.stop_after_delay(self.patience_s)
         policy = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Unreached),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),
-            stop=tenacity.stop_never if self.patience_s is None else tenacity.stop_after_delay(self.patience_s),
+            stop=tenacity.stop_any(patience, lambda state: self.give_up()),
+            sleep=self._sleep,
             reraise=True,
         )
         try:
             return policy(exchange, link, True)
         except Unreached as error:
             self._give_up(link, error)
+
+    def _sleep(self, seconds: float) -> None:
+        """In slices, so that a process that is told to stop does."""
+        until = time.monotonic() + seconds
+        while not self.give_up() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
 
     def _give_up(self, link: Link, error: Unreached) -> NoReturn:
         # The call may still arrive late: what comes after it must not share its lane.

@@ -170,9 +170,11 @@ class RedisStore(Store):
         self._scripts: dict[str, Script] = {}
         self._announced: dict[str, float] = {}
 
-    def be_patient(self) -> None:
-        """Calls wait for the server for ever from now on: for masters and workers."""
-        self._links.patience_s = None
+    def be_patient(self, give_up: Callable[[], bool]) -> None:
+        self._links.patience_s, self._links.give_up = None, give_up
+
+    def be_brisk(self) -> None:
+        self._links.patience_s = 0
 
     # -- the way of a call -----------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ A caller may pass any number of jobs: stores split what is more than one step ca
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -70,7 +70,8 @@ class Waiter(Protocol):
     """Waits for a hint of a store without polling: its descriptor goes into a selector."""
 
     def arm(self) -> None:
-        """Begins to wait; call it before the look that found nothing. Does nothing while armed."""
+        """Begins to wait, after a look that found nothing: hints that came since then are not lost. Does nothing while
+        armed. Raises StoreUnavailable."""
         ...
 
     def fileno(self) -> int:
@@ -251,6 +252,12 @@ class Store(ABC):
     @abstractmethod
     def masters(self) -> list[dict[str, Any]]:
         """What the masters alive said last."""
+
+    def be_patient(self, give_up: Callable[[], bool]) -> None:  # noqa: B027 - most stores are never away
+        """Calls wait for a store that is away until `give_up()` says so: for workers."""
+
+    def be_brisk(self) -> None:  # noqa: B027 - the same
+        """Calls fail at once where the store is away: for the master, whose loop must go on."""
 
     @abstractmethod
     def before_fork(self) -> None:

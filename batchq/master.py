@@ -1,0 +1,703 @@
+"""The prefork master: one single-threaded loop of signals, children, timers and a store handle. Runs no handler, ever.
+
+It forks the workers, owns their leases, keeps the time (promotes what is due), notices a dead worker at once and
+It forks the workers, owns their leases, keeps the time (promotes what is due), notices a dead worker at once and
+the signal; the loop acts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import platform
+import random
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Literal, NoReturn
+
+import psutil
+
+from batchq import __version__, backoff, log, scoreboard
+from batchq.app import App
+from batchq.clock import SYSTEM, monotonic_ns
+from batchq.config import Settings
+from batchq.errors import BatchqError, ConfigError, StoreError, StoreUnavailable
+from batchq.job import Claim, random_name
+from batchq.lifecycle import Word
+from batchq.parent import die_with, reap_child
+from batchq.runner import Runner
+from batchq.scoreboard import Run, Scoreboard, Slot
+from batchq.store import PROMOTE_LIMIT, Waiter
+from batchq.stores import open_store
+from batchq.sweeps import Death, LeaseWatch, expire, reap_lost, reap_own
+from batchq.worker import BROKEN, ORDER_SIGNAL, Worker, boot_id, drain
+
+Burst = Literal["all", "ready"]
+
+#: Exit codes of `batchq start`.
+DONE, FAILED, CANT_START, NO_STORE = 0, 1, 3, 4
+
+#: The loop looks at least so often.
+TICK_S = 1.0
+#: While handlers with time limits run, or a stop is under way.
+SHORT_TICK_S = 0.05
+#: After an interrupt or a cancel at shutdown a handler has this long, or its grace if that is shorter.
+LAST_GRACE_S = 2.0
+#: A worker that ends within this without a claim is a young death.
+YOUNG_S = 2.0
+#: So many young deaths in a row, over all workers, and none that could claim: they can't start.
+MOST_YOUNG = 5
+PUBLISH_S = 5.0
+EXPIRE_S = 60.0
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_HANDLED = (*_STOPPING, signal.SIGQUIT, signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU)
+
+
+@dataclass(slots=True)
+class Child:
+    """One worker process, as its master sees it."""
+
+    pid: int
+    place: int
+    slot: Slot
+    born: float
+    #: Why this master ended it, where it did; None: its own death.
+    ended_by: Death | None = None
+    #: The run that was given an order, when, and what.
+    ordered_run: int = 0
+    ordered_at: float = 0.0
+    retiring: bool = False
+
+
+@dataclass(slots=True)
+class Unreaped:
+    """A dead worker whose claims could not be moved yet: the store was away."""
+
+    worker: str
+    death: Death
+    run: Run | None
+
+
+@dataclass(slots=True)
+class Timers:
+    """When what is due next, on the monotonic clock."""
+
+    sweep: float = 0.0
+    renew: float = 0.0
+    watch: float = 0.0
+    publish: float = 0.0
+    expire: float = 0.0
+    fire: dict[str, float] = field(default_factory=dict)
+
+
+class Master:
+    """`run` answers the exit code: 0 done; 1 stopped with work that could not be given back, or another failure; 3
+    workers can't start; 4 the store can't be reached at the start.
+
+    `queues`: (name, weight); empty: every queue that the handlers name, and `default`. `burst`: end when nothing is
+    left; "ready" does not wait for the delayed ones.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        settings: Settings,
+        queues: Sequence[tuple[str, int]] = (),
+        burst: Burst | None = None,
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._queues = list(queues) or [(name, 1) for name in app.registry.queues()]
+        self._names = [name for name, _ in self._queues]
+        self._burst = burst
+        self._want = settings.processes
+        self._board = Scoreboard()
+        self._children: dict[int, Child] = {}
+        self._unreaped: list[Unreaped] = []
+        self._signals: list[int] = []
+        self._runner = Runner(app.registry, settings)
+        self._watch = LeaseWatch(settings.lease_ms)
+        self._timers = Timers()
+        self._pid = os.getpid()
+        self._id = f"{platform.node()}.{boot_id()}.{self._pid}.{random_name(8)}"
+        self._started_ms = SYSTEM.now_us() // 1000
+        self._stop_at: float | None = None
+        self._at_once = False
+        self._interrupted = False
+        self._outage_since: float | None = None
+        self._young_deaths = 0
+        self._spawn_not_before = 0.0
+        self._code = DONE
+        self._times_out = any(spec.timeout_ms for spec in map(app.registry.get, app.registry.names()))
+
+    # -- life
+
+    def run(self) -> int:
+        self._store = open_store(self._settings.store_url, self._settings)
+        self._store.be_brisk()
+        try:
+            return self._run()
+        finally:
+            self._store.close()
+
+    def _run(self) -> int:
+        if not self._store.traits.shared:
+            raise ConfigError(
+                f"url: a {self._store.traits.kind} store is seen by one process only; "
+                "start needs redis://... or spool:PATH"
+            )
+        try:
+            info = self._store.info()
+            for queue in self._names:
+                self._store.promote(queue)
+        except StoreUnavailable as error:
+            log.event("error", "store_unavailable", error=str(error))
+            return NO_STORE
+        # What the app's module used while it was loaded stays on this side of the forks.
+        self._app.close()
+        self._selector = selectors.DefaultSelector()
+        self._wakeup_r, self._wakeup_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
+        self._selector.register(self._wakeup_r, selectors.EVENT_READ)
+        self._waiter: Waiter = self._store.timer_waiter(self._names)
+        self._waiter_fd: int | None = None
+        self._life_r, self._life_w = os.pipe()
+        previous = {number: signal.signal(number, self._record) for number in _HANDLED}
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._wakeup_w, warn_on_full_buffer=False)
+        log.event(
+            "info",
+            "started",
+            version=__version__,
+            pid=os.getpid(),
+            app=self._app.name,
+            store=info.url,
+            server=info.version,
+            processes=self._want,
+            queues=",".join(self._names),
+            handlers=len(self._app.registry),
+        )
+        self._name_unlimited()
+        gc.collect()
+        gc.freeze()
+        try:
+            while not self._turn():
+                pass
+        finally:
+            self._end()
+            signal.set_wakeup_fd(-1)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        log.event("info", "stopped", pid=os.getpid(), code=self._code)
+        return self._code
+
+    def _name_unlimited(self) -> None:
+        names = [name for name in self._app.registry.names() if not self._app.registry.get(name).timeout_ms]
+        if names and self._settings.timeout_ms is None:
+            log.event("info", "no_time_limit", handlers=",".join(names))
+
+    def _record(self, signum: int, frame: FrameType | None) -> None:
+        self._signals.append(signum)
+
+    def _turn(self) -> bool:
+        """One round of the loop; True when the master is to end."""
+        self._listen()
+        for key, _ in self._selector.select(self._patience()):
+            if key.fd == self._wakeup_r:
+                drain(self._wakeup_r)
+            elif key.fd == self._waiter_fd:
+                self._heard()
+        while self._signals:
+            self._on_signal(self._signals.pop(0))
+        self._bury_children()
+        self._enforce_limits()
+        self._keep_time()
+        if self._stop_at is not None:
+            return self._stopped()
+        self._spawn_missing()
+        if self._burst is not None and self._is_drained():
+            self._begin_stop("burst")
+        return False
+
+    def _patience(self) -> float:
+        """How long the loop may sleep: to the next fire-time, sweep or limit."""
+        now = SYSTEM.monotonic()
+        t = self._timers
+        due = min(t.sweep, t.renew, t.watch, t.publish, *t.fire.values())
+        wait = min(TICK_S, due - now)
+        if self._stop_at is not None or self._burst is not None or self._unreaped:
+            wait = min(wait, SHORT_TICK_S)
+        if len(self._children) < self._want and self._stop_at is None:
+            wait = min(wait, self._spawn_not_before - now)
+        if any(child.ordered_run or self._limit_of(child) for child in self._children.values()):
+            wait = min(wait, SHORT_TICK_S)
+        elif self._times_out:
+            wait = min(wait, TICK_S / 4)
+        return max(0.0, wait)
+
+    # -- signals
+
+    def _on_signal(self, number: int) -> None:
+        match number:
+            case signal.SIGTERM | signal.SIGINT | signal.SIGHUP:
+                if self._stop_at is None:
+                    self._begin_stop(signal.Signals(number).name)
+                elif number != signal.SIGHUP:
+                    self._kill_all()
+            case signal.SIGQUIT:
+                self._begin_stop("SIGQUIT")
+                self._kill_all()
+            case signal.SIGTTIN:
+                self._want = min(scoreboard.MOST, self._want + 1)
+                log.event("info", "resized", processes=self._want)
+            case signal.SIGTTOU if self._want > 1:
+                self._want -= 1
+                log.event("info", "resized", processes=self._want)
+                youngest = max(
+                    (c for c in self._children.values() if not c.retiring), key=lambda c: c.born, default=None
+                )
+                if youngest is not None:
+                    youngest.retiring = True
+                    _signal(youngest.pid, signal.SIGTERM)
+
+    def _begin_stop(self, why: str) -> None:
+        if self._stop_at is not None:
+            return
+        log.event("info", "stopping", why=why, workers=len(self._children))
+        self._stop_at = SYSTEM.monotonic() + self._settings.shutdown_timeout_ms / 1000
+        for child in self._children.values():
+            _signal(child.pid, signal.SIGTERM)
+
+    def _kill_all(self) -> None:
+        self._at_once = True
+        for child in self._children.values():
+            child.ended_by = child.ended_by or Death("stopped", "stopped at once")
+            _signal_group(child.pid, signal.SIGKILL)
+
+    def _stopped(self) -> bool:
+        """Drives the stop on; True when nothing is left to wait for."""
+        assert self._stop_at is not None
+        now = SYSTEM.monotonic()
+        last_grace = min(LAST_GRACE_S, self._settings.grace_ms / 1000)
+        if self._children and now >= self._stop_at and not self._interrupted:
+            self._interrupted = True
+            for child in self._children.values():
+                run = child.slot.run()
+                log.event("warning", "interrupted", worker=child.slot.worker, **_named(run))
+                if run is not None and run.under_way:
+                    self._give_order(child, run, scoreboard.INTERRUPT)
+        if self._children and now >= self._stop_at + last_grace and not self._at_once:
+            self._kill_all()
+        return not self._children and (not self._unreaped or self._at_once or now >= self._stop_at)
+
+    # -- children
+
+    def _spawn_missing(self) -> None:
+        while (
+            len([child for child in self._children.values() if not child.retiring]) < self._want
+            and len(self._children) < scoreboard.MOST
+            and SYSTEM.monotonic() >= self._spawn_not_before
+            and self._stop_at is None
+        ):
+            self._spawn()
+
+    def _spawn(self) -> None:
+        taken = {child.place for child in self._children.values()}
+        place = next(n for n in range(scoreboard.MOST) if n not in taken)
+        slot = self._board.slot(place)
+        slot.clear()
+        self._store.before_fork()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # A signal that comes between the fork and the child's own handlers waits until they stand.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._be_worker(slot)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)
+        self._children[pid] = Child(pid, place, slot, SYSTEM.monotonic())
+        log.event("debug", "spawned", worker=place, pid=pid)
+
+    def _be_worker(self, slot: Slot) -> NoReturn:
+        """The child's side of the fork; never returns, and finalises nothing that it inherited."""
+        code = BROKEN
+        try:
+            signal.set_wakeup_fd(-1)
+            with contextlib.suppress(OSError):
+                os.setpgid(0, 0)
+            die_with(self._life_r, self._life_w, parent=self._pid)
+            self._store.after_fork()
+            self._waiter.close()
+            self._selector.close()
+            os.close(self._wakeup_r)
+            os.close(self._wakeup_w)
+            random.seed()
+            backoff.reseed()
+            code = self._work(slot)
+        except BatchqError as error:
+            log.event("error", "worker_failed", pid=os.getpid(), error=str(error))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run the master's code
+            log.event("error", "worker_failed", pid=os.getpid(), error=repr(error), exc=error)
+        finally:
+            with contextlib.suppress(BaseException):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _work(self, slot: Slot) -> int:
+        read, write = _pipe()
+        store = open_store(self._settings.store_url, self._settings)
+        worker = Worker(self._app, store, self._settings, slot, self._queues, read)
+        store.be_patient(lambda: worker.stopping)
+        signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+        signal.signal(ORDER_SIGNAL, worker.obey)
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+        return worker.run()
+
+    def _bury_children(self) -> None:
+        """Notices the dead, kills what they left running, and reaps their claims."""
+        while (dead := reap_child(self._kill_group_of)) is not None:
+            pid, status = dead
+            child = self._children.pop(pid, None)
+            if child is None:
+                continue  # A stranger: adopted as PID 1, or a handler's.
+            code = os.waitstatus_to_exitcode(status)
+            self._count_young(child, code)
+            death = child.ended_by or _death(code)
+            if code != 0 and child.ended_by is None:
+                log.event(
+                    "error",
+                    "worker_died",
+                    worker=child.slot.worker,
+                    pid=pid,
+                    why=death.text,
+                    **_named(child.slot.run()),
+                )
+            if child.slot.worker:
+                self._unreaped.append(Unreaped(child.slot.worker, death, child.slot.run()))
+        if self._unreaped:
+            self._with_store(self._reap)
+
+    def _kill_group_of(self, pid: int) -> None:
+        """What handlers spawned goes with their worker; the group of a stranger is none of ours."""
+        if pid in self._children:
+            _signal_group(pid, signal.SIGKILL)
+
+    def _count_young(self, child: Child, code: int) -> None:
+        """Workers that can't start end the master; until then each is tried a little later than the one before."""
+        if child.slot.claimed > 0 or SYSTEM.monotonic() - child.born > YOUNG_S or code == 0 or child.ended_by:
+            self._young_deaths = 0
+            return
+        self._young_deaths += 1
+        self._spawn_not_before = SYSTEM.monotonic() + min(5.0, 0.1 * 2**self._young_deaths)
+        if self._young_deaths >= MOST_YOUNG and self._stop_at is None:
+            log.event("error", "workers_cant_start", tries=self._young_deaths, why=_death(code).text)
+            self._code = CANT_START
+            self._begin_stop("workers can't start")
+
+    def _reap(self) -> None:
+        while self._unreaped:
+            dead = self._unreaped[0]
+
+            def ran(claim: Claim, run: Run | None = dead.run) -> bool:
+                return run is not None and run.under_way and run.is_of(claim)
+
+            counted = reap_own(
+                self._store, self._names, dead.worker, dead.death, ran, self._runner.terms, self._settings.max_crashes
+            )
+            self._unreaped.pop(0)
+            if counted["released"]:
+                log.event("info", "released", worker=dead.worker, jobs=counted["released"], why=dead.death.text)
+        self._timers.sweep = 0.0
+
+    # -- time limits and orders
+
+    def _limit_of(self, child: Child) -> int:
+        run = child.slot.run()
+        return run.timeout_ms if run is not None and run.under_way else 0
+
+    def _enforce_limits(self) -> None:
+        """Soft limit: JobTimeout in the handler. After the grace: SIGKILL, of the whole group."""
+        now_ns, grace_s = monotonic_ns(), self._settings.grace_ms / 1000
+        for child in self._children.values():
+            run = child.slot.run()
+            if run is None or not run.under_way:
+                child.ordered_run = 0
+                continue
+            if child.ordered_run == run.number:
+                if SYSTEM.monotonic() - child.ordered_at > grace_s and child.ended_by is None and not self._interrupted:
+                    cancelled = child.slot.order()[1] == scoreboard.CANCEL
+                    text = (
+                        "killed: cancelled"
+                        if cancelled
+                        else f"killed: ran past its time limit of {run.timeout_ms / 1000:g} s"
+                    )
+                    child.ended_by = Death("failed" if cancelled else "timed_out", text)
+                    log.event("warning", "killed", worker=child.slot.worker, why=text, **_named(run))
+                    _signal_group(child.pid, signal.SIGKILL)
+            elif run.timeout_ms and now_ns - run.started_ns > run.timeout_ms * 1_000_000:
+                log.event("warning", "timed_out", worker=child.slot.worker, **_named(run))
+                self._give_order(child, run, scoreboard.TIMED_OUT)
+
+    def _give_order(self, child: Child, run: Run, order: int) -> None:
+        child.ordered_run, child.ordered_at = run.number, SYSTEM.monotonic()
+        child.slot.give_order(run.number, order)
+        _signal(child.pid, ORDER_SIGNAL)
+
+    # -- time, leases, sweeps
+
+    def _listen(self) -> None:
+        """Waits for news of the earliest fire-time, in the selector."""
+        if self._outage_since is not None:
+            return
+        try:
+            self._waiter.arm()
+            fd = self._waiter.fileno()
+        except StoreUnavailable as error:
+            self._lost_store(error)
+            return
+        if fd != self._waiter_fd:
+            self._deafen()
+            self._selector.register(fd, selectors.EVENT_READ)
+            self._waiter_fd = fd
+
+    def _deafen(self) -> None:
+        if self._waiter_fd is not None:
+            with contextlib.suppress(KeyError, ValueError, OSError):
+                self._selector.unregister(self._waiter_fd)
+            self._waiter_fd = None
+
+    def _heard(self) -> None:
+        # Taking the news may close the descriptor, and another may get its number.
+        self._deafen()
+        if self._waiter.take():
+            self._timers.fire = dict.fromkeys(self._names, 0.0)
+
+    def _with_store(self, act: Callable[[], None]) -> None:
+        """Runs one errand; an outage is one line when it begins and one when it ends."""
+        try:
+            act()
+        except StoreUnavailable as error:
+            self._lost_store(error)
+        except StoreError as error:
+            log.event("error", "store_failed", error=str(error))
+        else:
+            if self._outage_since is not None:
+                lasted = SYSTEM.monotonic() - self._outage_since
+                self._outage_since = None
+                log.event("warning", "store_back", after_ms=int(lasted * 1000))
+
+    def _lost_store(self, error: StoreUnavailable) -> None:
+        self._deafen()
+        if self._outage_since is None:
+            self._outage_since = SYSTEM.monotonic()
+            log.event("error", "store_unavailable", error=str(error))
+
+    def _keep_time(self) -> None:
+        now, t, s = SYSTEM.monotonic(), self._timers, self._settings
+        if now >= t.sweep:
+            t.sweep = now + min(TICK_S, s.sweep_ms / 1000)
+            t.fire = dict.fromkeys(self._names, 0.0)
+            self._with_store(self._sweep_inbox)
+            if self._unreaped:
+                self._with_store(self._reap)
+        if any(due <= now for due in t.fire.values()):
+            self._with_store(self._promote)
+        if now >= t.renew:
+            busy = any(child.slot.state == scoreboard.BUSY for child in self._children.values())
+            t.renew = now + min(s.lease_ms / 3000, TICK_S if busy else s.lease_ms / 3000)
+            self._with_store(self._renew)
+        if now >= t.watch:
+            t.watch = now + s.lease_ms / 3000
+            self._with_store(self._look_for_lost)
+        if now >= t.publish:
+            t.publish = now + PUBLISH_S
+            self._with_store(self._publish)
+        if now >= t.expire:
+            t.expire = now + EXPIRE_S
+            self._with_store(self._expire)
+
+    def _promote(self) -> None:
+        """Moves what is due, and learns when the next one is. A full sweep is repeated at once."""
+        fire = self._timers.fire
+        for queue in [queue for queue, due in fire.items() if due <= SYSTEM.monotonic()]:
+            # Should the store be away: the next sweep asks again.
+            fire[queue] = SYSTEM.monotonic() + TICK_S
+            promoted = self._store.promote(queue)
+            if promoted.moved >= PROMOTE_LIMIT:
+                fire[queue] = 0.0
+            elif promoted.next_in_ms is not None:
+                fire[queue] = SYSTEM.monotonic() + max(0.0, promoted.next_in_ms) / 1000
+
+    def _renew(self) -> None:
+        # A stopped child is not renewed: when its lease is over it is reaped like any other.
+        children = {c.slot.worker: c for c in self._children.values() if c.slot.worker and not _is_stopped(c.pid)}
+        if not children:
+            return
+        for queue in self._names:
+            renewal = self._store.renew(queue, list(children), self._settings.lease_ms)
+            for worker, word in zip(children, renewal.words, strict=True):
+                if word is Word.SEALED:
+                    log.event("warning", "lease_lost", queue=queue, worker=worker)
+            for worker, job_id, token in renewal.marks:
+                child = children[worker]
+                run = child.slot.run()
+                if run is None or not run.under_way or (run.queue, run.id, run.token) != (queue, job_id, token):
+                    continue
+                if child.ordered_run != run.number:
+                    log.event("info", "cancelling", worker=worker, **_named(run))
+                    self._give_order(child, run, scoreboard.CANCEL)
+
+    def _look_for_lost(self) -> None:
+        for queue in self._names:
+            for worker, end in self._watch.look(queue, self._store.leases(queue), SYSTEM.monotonic()):
+                reap_lost(self._store, queue, worker, end, self._runner.terms, self._settings.max_lost)
+
+    def _sweep_inbox(self) -> None:
+        sweep = getattr(self._store, "sweep_inbox", None)
+        if sweep is not None:
+            sweep()
+
+    def _expire(self) -> None:
+        for queue in self._names:
+            expire(self._store, queue, dead_keep_ms=self._settings.dead_keep_ms, dead_limit=self._settings.dead_limit)
+
+    def _publish(self) -> None:
+        self._store.publish(self._id, self._status(), int(PUBLISH_S * 3000))
+
+    def _status(self) -> dict[str, object]:
+        """What `batchq workers` shows of this master."""
+        now_ns = monotonic_ns()
+        workers = []
+        for child in self._children.values():
+            run = child.slot.run()
+            under_way = run if run is not None and run.under_way else None
+            workers.append(
+                {
+                    "id": child.slot.worker,
+                    "host": platform.node(),
+                    "pid": child.pid,
+                    "state": scoreboard.STATES[child.slot.state],
+                    "job": under_way.id if under_way else None,
+                    "handler": under_way.handler if under_way else None,
+                    "queue": under_way.queue if under_way else None,
+                    "running_ms": (now_ns - under_way.started_ns) // 1_000_000 if under_way else 0,
+                    "rss": _rss(child.pid),
+                }
+            )
+        return {
+            "id": self._id,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "since_ms": self._started_ms,
+            "queues": self._names,
+            "workers": workers,
+        }
+
+    def _is_drained(self) -> bool:
+        """For --burst: nothing is left on any queue that is not paused, and nobody works."""
+        if self._unreaped or any(child.slot.state != scoreboard.IDLE for child in self._children.values()):
+            return False
+        left = 0
+
+        def count() -> None:
+            nonlocal left
+            left = 0
+            for queue in self._names:
+                stats = self._store.stats(queue)
+                left += stats.counts["active"]
+                if not stats.paused:
+                    left += stats.counts["pending"] + (stats.counts["delayed"] if self._burst == "all" else 0)
+
+        left = 1
+        self._with_store(count)
+        return left == 0
+
+    # -- the end
+
+    def _end(self) -> None:
+        """Whatever happened: no child is left, nothing is held that could be given back."""
+        for child in self._children.values():
+            child.ended_by = child.ended_by or Death("stopped", "stopped with its master")
+            _signal_group(child.pid, signal.SIGKILL)
+        while self._children:
+            self._bury_children()
+            if self._children:
+                time.sleep(0.005)
+        if self._unreaped:
+            self._with_store(self._reap)
+        if self._unreaped:
+            log.event("error", "not_given_back", workers=len(self._unreaped), why="the store is away; leases will tell")
+            self._code = self._code or FAILED
+        self._with_store(lambda: self._store.publish(self._id, {}, 0))
+        self._waiter.close()
+        self._selector.close()
+        for fd in (self._wakeup_r, self._wakeup_w, self._life_r, self._life_w):
+            os.close(fd)
+
+
+def _pipe() -> tuple[int, int]:
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    return read, write
+
+
+def _death(code: int) -> Death:
+    """Names the death of a worker for people."""
+    if code >= 0:
+        return Death("crashed", f"the worker ended with exit code {code}")
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
+    hint = "; out of memory, or killed by hand?" if -code == signal.SIGKILL else ""
+    return Death("crashed", f"the worker was killed by {name}{hint}")
+
+
+def _named(run: Run | None) -> dict[str, Any]:
+    """The keys of a log line that name the job under way."""
+    if run is None or not run.under_way:
+        return {}
+    return {"queue": run.queue, "job": run.id, "token": run.token, "handler": run.handler}
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    """The worker and what its handlers spawned. A child that is not yet a leader is met by its own pid."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        _signal(pid, number)
+    except PermissionError:
+        # macOS says so of a group of zombies.
+        _signal(pid, number)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
+def _rss(pid: int) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

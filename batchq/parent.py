@@ -1,0 +1,47 @@
+"""What the system offers between a parent and its children: a child that dies with its parent, a death that is seen.
+
+Linux kills the child by PR_SET_PDEATHSIG; elsewhere the child watches the end of a pipe that only its parent holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(life_r: int, life_w: int, *, parent: int) -> None:
+    """Called in a child: it does not outlive its parent. The two ends of the pipe are those that the parent holds."""
+    os.close(life_w)
+    if sys.platform == "linux":
+        os.close(life_r)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(life_r,), name="batchq-parent", daemon=True).start()
+    # The parent may have died before the call above.
+    if os.getppid() != parent:
+        os._exit(70)
+
+
+def _watch(life_r: int) -> None:
+    while os.read(life_r, 1):
+        pass
+    os._exit(70)
+
+
+def reap_child(before: Callable[[int], None]) -> tuple[int, int] | None:
+    """One ended child as (pid, status), or None. `before(pid)` is called while it is a zombie: its pid, and the group
+    that it led, can't be anybody else's yet."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        before(found.si_pid)
+        return os.waitpid(found.si_pid, 0)
+    except ChildProcessError:
+        return None

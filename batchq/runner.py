@@ -1,0 +1,212 @@
+"""Runs one claim's handler and says how the attempt ended. Knows no store and no process: a value in, a value out."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from batchq import context, log, payload
+from batchq.backoff import DEFAULT, Called, Curve
+from batchq.clock import SYSTEM
+from batchq.config import Settings
+from batchq.errors import Dead, JobCancelled, JobTimeout, Retry, Snooze, UnknownHandler
+from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, pack_error
+from batchq.registry import HandlerSpec, Registry
+
+#: An unknown handler (a rolling deploy) is parked: 5 s, growing to 60 s.
+PARK_MS, PARK_MAX_MS = 5_000, 60_000
+
+
+class Interrupted(BaseException):
+    """A planned stop cuts the run off. Not an Exception, so that a handler's `except Exception` lets it pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A claim with its row read and its handler found: ready to run."""
+
+    claim: Claim
+    spec: HandlerSpec
+    args: list[Any]
+    kwargs: dict[str, Any]
+    max_attempts: int
+    timeout_ms: int
+    keep_ms: int
+    enqueued_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What budgets and backoff a claim has, for those that run no handler code (the reaping master)."""
+
+    max_attempts: int
+    backoff: Curve
+
+
+class Runner:
+    """Turns claims into outcomes. `worker` stands in the errors that jobs keep."""
+
+    def __init__(self, registry: Registry, settings: Settings, worker: str = "") -> None:
+        self._registry = registry
+        self._settings = settings
+        self.worker = worker
+        self._loop: asyncio.Runner | None = None
+
+    def prepare(self, claim: Claim) -> Prepared | Outcome:
+        """Reads the row and finds the handler; an outcome where there is nothing that could run."""
+        try:
+            row = orjson.loads(claim.row)
+            spec = self._registry.get(row["job"])
+        except UnknownHandler as error:
+            return self._park(claim, row, error)
+        except (ValueError, KeyError, TypeError) as error:
+            return Buried(claim, "unreadable", self._error(claim, "StoreCorrupt", f"the row can't be read: {error}"))
+        settings = self._settings
+        return Prepared(
+            claim,
+            spec,
+            row.get("args") or [],
+            row.get("kwargs") or {},
+            row.get("max") or spec.max_attempts or settings.max_attempts,
+            row.get("timeout") or spec.timeout_ms or settings.timeout_ms or 0,
+            spec.keep_ms if row.get("keep") is None else row["keep"],
+            row.get("t", 0),
+        )
+
+    def _park(self, claim: Claim, row: dict[str, Any], error: UnknownHandler) -> Outcome:
+        # By both: a job that only waited long is given its chances, and one that was parked often enough is let go.
+        waited_ms = SYSTEM.now_us() // 1000 - max(row.get("t", 0), row.get("at", 0))
+        if claim.forgiven >= 5 and waited_ms > self._settings.unknown_grace_ms:
+            return Buried(claim, "no_handler", self._error(claim, "UnknownHandler", str(error)))
+        log.event("warning", "parked", queue=claim.queue, job=claim.id, token=claim.token, handler=row["job"])
+        return Snoozed(claim, min(PARK_MAX_MS, PARK_MS << min(claim.forgiven, 10)))
+
+    def run(self, claim: Claim) -> Outcome:
+        """Prepares and calls."""
+        ready = self.prepare(claim)
+        return self.call(ready) if isinstance(ready, Prepared) else ready
+
+    def call(self, ready: Prepared, enter: Callable[[], None] | None = None) -> Outcome:
+        """Calls the handler and catches every end, BaseException included. `enter` is called just before user code."""
+        claim = ready.claim
+        token = context.enter(
+            context.CurrentJob(
+                claim.id,
+                claim.queue,
+                ready.spec.name,
+                claim.token,
+                claim.attempt,
+                ready.max_attempts,
+                ready.enqueued_ms,
+            )
+        )
+        try:
+            if enter is not None:
+                enter()
+            result = ready.spec.function(*ready.args, **ready.kwargs)
+            if ready.spec.is_async:
+                result = self._wait_for(result)
+            return self._completed(ready, result)
+        except BaseException as error:  # noqa: BLE001 - SystemExit in a handler is a failed attempt, not the worker's end
+            return self.outcome_of(ready, error)
+        finally:
+            context.leave(token)
+
+    def _wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Runs a coroutine in this worker's event loop, which lives as long as the worker."""
+        if self._loop is None:
+            self._loop = asyncio.Runner()
+        return self._loop.run(coroutine)
+
+    def _completed(self, ready: Prepared, result: Any) -> Completed:
+        if ready.keep_ms <= 0:
+            return Completed(ready.claim)
+        data = payload.pack(result, "result")
+        if len(data) > self._settings.result_max_bytes:
+            raise ValueError(
+                f"result: {len(data)} bytes, more than result_max {self._settings.result_max_bytes}; "
+                "store it elsewhere and return its path"
+            )
+        return Completed(ready.claim, data, ready.keep_ms)
+
+    def outcome_of(self, ready: Prepared, error: BaseException) -> Outcome:
+        """How an attempt ends that raised."""
+        claim = ready.claim
+        match error:
+            case Interrupted():
+                return Released(claim, self._error(claim, "Interrupted", "cut off by a planned stop; no attempt spent"))
+            case Snooze(after_ms=after_ms):
+                return Snoozed(claim, after_ms)
+            case Dead():
+                return Buried(claim, "buried", self._error(claim, "Dead", safe_text(error)))
+            case JobTimeout():
+                return self._retried(ready, error, "timed_out")
+            case _:
+                return self._retried(ready, error, "failed")
+
+    def _retried(self, ready: Prepared, error: BaseException, cause: str) -> Retried:
+        claim = ready.claim
+        trace = "" if isinstance(error, Retry | JobTimeout | JobCancelled) else _trace(error)
+        entry = self._error(claim, type(error).__name__, safe_text(error), trace)
+        delay_ms = self._delay_ms(ready, error)
+        return Retried(claim, delay_ms, ready.max_attempts, entry, cause, self._settings.max_crashes)
+
+    def _delay_ms(self, ready: Prepared, error: BaseException) -> int:
+        policy = ready.spec.backoff or DEFAULT
+        if isinstance(error, Retry) and error.after_ms is not None:
+            return min(error.after_ms, policy.cap_ms)
+        try:
+            return policy.delay_ms(ready.claim.attempt, error)
+        except Exception as fault:  # noqa: BLE001 - a policy that raises does not lose the job
+            log.event(
+                "error",
+                "backoff_failed",
+                queue=ready.claim.queue,
+                job=ready.claim.id,
+                handler=ready.spec.name,
+                error=safe_text(fault),
+            )
+            return DEFAULT.delay_ms(ready.claim.attempt, error)
+
+    def _error(self, claim: Claim, kind: str, text: str, trace: str = "") -> bytes:
+        now_ms = SYSTEM.now_us() // 1000
+        return pack_error(kind, text, attempt=claim.attempt, at_ms=now_ms, worker=self.worker, trace=trace)
+
+    def terms(self, claim: Claim) -> Terms:
+        """Budget and declarative backoff of a claim, without running anything of the user's."""
+        try:
+            row = orjson.loads(claim.row)
+        except ValueError:
+            row = {}
+        name = row.get("job", "")
+        spec = self._registry.get(name) if name in self._registry else None
+        backoff = spec.backoff if spec is not None else None
+        budget = row.get("max") or (spec and spec.max_attempts) or self._settings.max_attempts
+        return Terms(budget, DEFAULT if backoff is None or isinstance(backoff, Called) else backoff)
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+
+def safe_text(error: BaseException) -> str:
+    """The text of an exception, also of one whose __str__ raises. One that says nothing shows its type."""
+    try:
+        return str(error) or type(error).__name__
+    except BaseException:  # noqa: BLE001 - a broken __str__ must not end the worker
+        return f"{type(error).__name__} (its text can't be read: __str__ raises)"
+
+
+def _trace(error: BaseException) -> str:
+    """The last frames, without those of this module."""
+    try:
+        frames = error.__traceback__.tb_next if error.__traceback__ else None
+        return "".join(traceback.format_exception(type(error), error, frames, limit=-20))
+    except BaseException:  # noqa: BLE001 - the same
+        return ""

@@ -1,0 +1,350 @@
+"""A worker: one process, one loop of settle and claim, run, repeat. It renews no lease and reaps nobody.
+
+    settle what was finished + claim up to k     one round trip
+    run the k handlers, one after the other
+    repeat
+
+Two threads at most: the main one runs handlers; a helper, only while a batch stands behind a running job, settles what
+is finished and gives back what has not started when that job passes 100 ms. One lock is held for popping the next job
+and for every call of the store.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import select
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+from uuid import getnode
+
+from batchq import log, scoreboard
+from batchq.app import App
+from batchq.clock import monotonic_ns
+from batchq.config import Settings
+from batchq.errors import JobCancelled, JobTimeout, StoreError, StoreUnavailable
+from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, random_name
+from batchq.lifecycle import Word
+from batchq.pace import SURPRISE_MS, Order, Pace, Runtimes
+from batchq.runner import Interrupted, Prepared, Runner, safe_text
+from batchq.scoreboard import Slot
+from batchq.store import Store, Waiter
+
+#: Exit codes of a worker, for its master.
+DONE, BROKEN = 0, 70
+
+#: Outcomes that need no line in the log when all went well.
+_QUIET = (Completed, Released, Snoozed)
+
+#: The signal by which the master says that an order stands in the slot.
+ORDER_SIGNAL = signal.SIGUSR1
+
+
+def boot_id() -> str:
+    """Eight characters that change when the host is started anew."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(8)
+    except OSError:
+        return f"{getnode() & 0xFFFFFFFF:08x}"
+
+
+def new_worker_id() -> str:
+    """host.boot.pid.random: never used twice."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "host"
+    return f"{host}.{boot_id()}.{os.getpid()}.{random_name(8)}"
+
+
+class Worker:
+    """Made in the child after the fork. `run` answers the exit code."""
+
+    def __init__(
+        self, app: App, store: Store, settings: Settings, slot: Slot, queues: Sequence[tuple[str, int]], wakeup_fd: int
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._settings = settings
+        self._slot = slot
+        self._names = [name for name, _ in queues]
+        self._order = Order(queues, strict=settings.strict_order)
+        self._wakeup_fd = wakeup_fd
+        self._runner = Runner(app.registry, settings)
+        self._runtimes = Runtimes()
+        self._paces = {name: Pace() for name in self._names}
+        #: A plain flag: a signal handler sets it, and may not take a lock.
+        self._stop = False
+        self._claimed = 0
+        #: Held for popping the next job and for calls of the store.
+        self._lock = threading.RLock()
+        self._tail: deque[Claim] = deque()
+        self._finished: list[Outcome] = []
+        self._queue = self._names[0]
+        #: A batch is under way: the helper looks after it.
+        self._batch = threading.Event()
+        self._surprised = False
+        #: monotonic ns of the handler under way; 0: none.
+        self._running_since = 0
+        #: The number of the run whose user code may be interrupted; 0: none.
+        self._open_run = 0
+        #: What the master ordered for the run under way.
+        self._ordered = scoreboard.NOTHING
+        self._limit_ms = 0
+        self.id = ""
+
+    # -- life
+
+    def run(self) -> int:
+        """The whole life of the worker."""
+        self._take_new_id()
+        if not self._stop:
+            threading.Thread(target=self._help, name="batchq-helper", daemon=True).start()
+            for hook in self._app.worker_start_hooks:
+                hook()
+            try:
+                self._loop()
+            finally:
+                for hook in self._app.worker_stop_hooks:
+                    hook()
+        self._runner.close()
+        return DONE
+
+    def stop(self) -> None:
+        """Claims nothing more; what runs may finish. Safe in a signal handler."""
+        self._stop = True
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop
+
+    def _take_new_id(self) -> None:
+        """Registers under a new id: at the start, and when it was sealed or the store lost its data."""
+        self.id = self._runner.worker = new_worker_id()
+        # The master must know it before any store does: a death in between leaves nothing for the lease to find.
+        self._slot.enter(self.id)
+        for queue in self._names:
+            self._store.register(queue, self.id, self._settings.lease_ms)
+
+    def _loop(self) -> None:
+        waiter = self._store.wake_waiter(self._names)
+        try:
+            while not self._stop:
+                if not self._turn():
+                    self._wait(waiter)
+            self._give_back()
+        finally:
+            waiter.close()
+
+    def _wait(self, waiter: Waiter) -> None:
+        """Until a hint or a signal comes, or the store's own limit is over."""
+        self._slot.say(scoreboard.IDLE, self._claimed)
+        try:
+            waiter.arm()
+        except StoreUnavailable:
+            return  # The next claim waits for the store, and says so.
+        if self._stop:
+            return
+        ready, _, _ = select.select([waiter.fileno(), self._wakeup_fd], [], [], self._store.traits.idle_wait_s)
+        if self._wakeup_fd in ready:
+            drain(self._wakeup_fd)
+        if waiter.fileno() in ready:
+            waiter.take()
+
+    # -- settle and claim
+
+    def _turn(self) -> bool:
+        """One round: asks the queues in their order until one has something, and runs that. False: none had."""
+        for queue in self._order.next():
+            claims = self._exchange(queue, self._paces[queue].want)
+            if claims:
+                self._slot.say(scoreboard.BUSY, self._claimed)
+                self._run_batch(queue, claims)
+                return True
+            if self._stop:
+                return True
+        return False
+
+    def _exchange(self, queue: str, want: int) -> Sequence[Claim]:
+        """Settles what is finished and claims from this queue."""
+        with self._lock:
+            if self._queue != queue:
+                self._give_back()
+                self._queue = queue
+            finished = self._finished
+            answer = self._store.exchange(queue, self.id, finished, want, 0)
+            self._finished = []
+            self._settled(queue, finished, answer.words)
+            claimed = answer.claimed
+            match claimed.word:
+                case Word.OK:
+                    self._claimed += len(claimed.claims)
+                    return claimed.claims
+                case Word.HELD:
+                    # An answer was lost on the way: what the store counts for us and we never saw is given back.
+                    log.event("warning", "unknown_claims", queue=queue, worker=self.id, jobs=len(claimed.claims))
+                    self._store.release(queue, self.id, [Released(claim) for claim in claimed.claims])
+                    return ()
+                case Word.SEALED | Word.UNKNOWN:
+                    log.event("warning", "sealed", queue=queue, worker=self.id, why=claimed.word.value)
+                    self._take_new_id()
+                    return ()
+                case _:
+                    return ()
+
+    def _give_back(self) -> None:
+        """Settles what is finished and releases what has not started."""
+        with self._lock:
+            outcomes = [*self._finished, *(Released(claim) for claim in self._tail)]
+            if not outcomes:
+                return
+            words = self._store.exchange(self._queue, self.id, outcomes, 0, 0).words
+            # Not before: what the store did not take is still ours to settle.
+            self._finished = []
+            self._tail.clear()
+            self._settled(self._queue, outcomes, words)
+
+    def _settled(self, queue: str, outcomes: Sequence[Outcome], words: Sequence[Word]) -> None:
+        """Says what is worth saying of settled attempts."""
+        for outcome, word in zip(outcomes, words, strict=True):
+            if word is Word.OK and type(outcome) in _QUIET:
+                continue
+            claim = outcome.claim
+            told: dict[str, Any] = {"queue": queue, "job": claim.id, "token": claim.token, "attempt": claim.attempt}
+            died = word is Word.DEAD or (word is Word.OK and isinstance(outcome, Buried))
+            if word is Word.STALE:
+                log.event("warning", "fenced", **told)
+            elif word is Word.CANCELLED:
+                log.event("info", "cancelled", **told)
+            elif died:
+                why = outcome.reason if isinstance(outcome, Buried) else "budget spent"
+                log.event("warning", "died", **told, why=why)
+                self._call_dead_hooks(queue, claim)
+            elif isinstance(outcome, Retried):
+                log.event("info", "retried", **told, delay_ms=outcome.delay_ms, cause=outcome.cause)
+
+    def _call_dead_hooks(self, queue: str, claim: Claim) -> None:
+        if not self._app.dead_hooks:
+            return
+        job = self._store.get(queue, claim.id)
+        if job is None:
+            return
+        for hook in self._app.dead_hooks:
+            try:
+                hook(job)
+            except Exception as error:  # noqa: BLE001 - a hook's fault is not the worker's end
+                log.event("error", "hook_failed", hook="on_dead", queue=queue, job=claim.id, error=safe_text(error))
+
+    # -- run
+
+    def _run_batch(self, queue: str, claims: Sequence[Claim]) -> None:
+        began = monotonic_ns()
+        with self._lock:
+            self._tail.extend(claims)
+            self._surprised = False
+        if len(claims) > 1:
+            self._batch.set()
+        ran = 0
+        try:
+            while True:
+                with self._lock:
+                    if self._stop:
+                        self._give_back()
+                    if not self._tail:
+                        break
+                    claim = self._tail.popleft()
+                    ready = self._runner.prepare(claim)
+                    if isinstance(ready, Prepared):
+                        alone = not ready.spec.batch_claim or not self._runtimes.is_short(ready.spec.name)
+                        if alone and (self._finished or self._tail):
+                            self._give_back()
+                    self._running_since = monotonic_ns()
+                if isinstance(ready, Prepared):
+                    outcome = self._call(ready)
+                    ran += 1
+                else:
+                    outcome = ready
+                with self._lock:
+                    self._running_since = 0
+                    self._finished.append(outcome)
+        finally:
+            self._batch.clear()
+        self._paces[queue].ran(ran, (monotonic_ns() - began) / 1e6, surprise=self._surprised)
+
+    def _call(self, ready: Prepared) -> Outcome:
+        """Runs one handler between its marks on the scoreboard."""
+        self._ordered = scoreboard.NOTHING
+        self._limit_ms = ready.timeout_ms
+        started = monotonic_ns()
+        number = self._slot.begin(ready.claim, ready.spec.name, started, ready.timeout_ms)
+
+        def enter() -> None:
+            self._open_run = number
+
+        try:
+            try:
+                outcome = self._runner.call(ready, enter)
+            finally:
+                self._open_run = 0
+        except (JobTimeout, JobCancelled, Interrupted) as late:
+            # The order came in the instant between the handler's end and the line above.
+            outcome = self._runner.outcome_of(ready, late)
+        self._slot.end()
+        self._runtimes.ran(ready.spec.name, (monotonic_ns() - started) / 1e6)
+        return self._as_ordered(ready, outcome)
+
+    def _as_ordered(self, ready: Prepared, outcome: Outcome) -> Outcome:
+        """Once a limit has fired, the attempt is a timeout, whatever the handler made of it."""
+        if self._ordered == scoreboard.TIMED_OUT and not (
+            isinstance(outcome, Retried) and outcome.cause == "timed_out"
+        ):
+            return self._runner.outcome_of(ready, self._timeout())
+        return outcome
+
+    def obey(self, signum: int, frame: FrameType | None) -> None:
+        """Handles ORDER_SIGNAL: raises what the master ordered for this run, in the user's code and nowhere else."""
+        run, order = self._slot.order()
+        if run == 0 or run != self._open_run:
+            return
+        self._open_run = 0
+        self._ordered = order
+        if order == scoreboard.TIMED_OUT:
+            raise self._timeout()
+        if order == scoreboard.CANCEL:
+            raise JobCancelled("the job was cancelled")
+        if order == scoreboard.INTERRUPT:
+            raise Interrupted
+
+    def _timeout(self) -> JobTimeout:
+        return JobTimeout(f"ran past its time limit of {self._limit_ms / 1000:g} s")
+
+    # -- the helper thread
+
+    def _help(self) -> None:
+        """Looks after a batch that stands behind a long job. Sleeps while there is none."""
+        while True:
+            self._batch.wait()
+            time.sleep(SURPRISE_MS / 2000)
+            since = self._running_since
+            if since == 0 or monotonic_ns() - since < SURPRISE_MS * 1e6:
+                continue
+            with self._lock:
+                # The same run is still under way, and cannot end its bookkeeping while the lock is held.
+                if self._running_since == since and (self._tail or self._finished):
+                    self._surprised = True
+                    try:
+                        self._give_back()
+                    except StoreError as error:
+                        log.event("warning", "give_back_failed", queue=self._queue, worker=self.id, error=str(error))
+
+
+def drain(fd: int) -> bytes:
+    """Empties a non-blocking pipe."""
+    try:
+        return os.read(fd, 4096)
+    except BlockingIOError:
+        return b""
