@@ -1,0 +1,94 @@
+"""The table of commands. `batchq --help` reads it alone: a command's module is imported when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from batchq.cli.endings import USAGE, say
+
+#: name -> (the module that holds the command under that name, its line of help). The order is that of the help.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "start": ("start", "Run the app's jobs: a master and its workers."),
+    "enqueue": ("enqueue", "Enqueue one job by its handler's name."),
+    "status": ("status", "Queues, workers and store at a glance."),
+    "jobs": ("jobs", "List jobs by state and queue."),
+    "show": ("jobs", "One job with its attempts and errors."),
+    "requeue": ("moves", "Send dead jobs back to their queue."),
+    "cancel": ("moves", "End jobs that wait or run."),
+    "purge": ("purge", "Remove the jobs of one state."),
+    "pause": ("queues", "Let no worker claim from a queue."),
+    "resume": ("queues", "Let workers claim from a queue again."),
+    "workers": ("status", "The workers of all masters."),
+    "spool": ("spool", "Look after the spool on this host."),
+    "check": ("check", "Try the app, the settings and the store."),
+    "demo": ("demo", "See it all on generated work, in a minute."),
+}
+
+EPILOG = """\b
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the app can't be loaded,
+4 the store can't be reached, 5 the watchdog gave up, 130 interrupted.
+
+\b
+Settings are flags, BATCHQ_* variables and [tool.batchq] in pyproject.toml,
+in this order. `batchq check` lists them."""
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands from a table of (module, line of help)."""
+
+    table = COMMANDS
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            # Asked for nothing: what there is, as a message and not as an answer.
+            say(ctx.get_help())
+            ctx.exit(USAGE)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.table:
+            return None
+        module = import_module(f"batchq.cli.{self.table[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self.table.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.table and not args[0].startswith("-"):
+            ctx.fail(f"no command {args[0]!r:.60}.{near(args[0], list(self.table))}")
+        return super().resolve_command(ctx, args)
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """ " Did you mean ...?", or nothing where no known word is near."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(word, known, n=3)
+    return f" Did you mean {' or '.join(found)}?" if found else ""
+
+
+def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from batchq import __version__
+
+        click.echo(f"batchq {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings=CONTEXT, epilog=EPILOG)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Say the version.")
+def cli() -> None:
+    """Jobs that must not be lost and must be fast, on Redis and on files."""

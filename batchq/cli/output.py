@@ -1,0 +1,144 @@
+"""What commands print: data to stdout, as JSON for programs, aligned columns for pipes, tables on a terminal.
+
+Everything that came from a job is escaped for people, so that a payload can't move a terminal's cursor.
+JSON is UTF-8 whatever the locale says.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from batchq.cli.endings import OutputFailed
+
+
+class Column(NamedTuple):
+    """One column of a table. Numbers stand to the right."""
+
+    title: str
+    right: bool = False
+
+
+def on_terminal() -> bool:
+    """stdout is a person's."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def write(text: str) -> None:
+    """Text as it is, to stdout. Raises OutputFailed, and BrokenPipeError where the reader has gone."""
+    if sys.stdout is None:
+        raise OutputFailed("stdout is closed: the answer has nowhere to go")
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(f"stdout: {error.strerror}") from error
+
+
+def json_line(value: Any, *, indent: bool = True) -> None:
+    """One JSON value on a line of its own; indented on a terminal unless it is one of many."""
+    import orjson
+
+    if sys.stdout is None:
+        raise OutputFailed("stdout is closed: the answer has nowhere to go")
+    option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if on_terminal() and indent else 0)
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(orjson.dumps(value, option=option))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(f"stdout: {error.strerror}") from error
+
+
+class Table:
+    """Rows under titles, a page at a time: any number of rows in constant memory.
+
+    Plain columns take their widths from the first page and only grow from there.
+    """
+
+    def __init__(self, *columns: Column) -> None:
+        self._columns = columns
+        self._widths = [len(column.title) for column in columns]
+        self._begun = False
+
+    def page(self, rows: Iterable[Sequence[str]]) -> None:
+        """Prints these rows; the titles before the first page."""
+        cells = [[clean(cell) for cell in row] for row in rows]
+        if on_terminal():
+            self._rich(cells)
+        else:
+            self._plain(cells)
+        self._begun = True
+
+    def _plain(self, rows: list[list[str]]) -> None:
+        for row in rows:
+            self._widths = [max(width, len(cell)) for width, cell in zip(self._widths, row, strict=True)]
+        titles = [] if self._begun else [[column.title for column in self._columns]]
+        for row in titles + rows:
+            cells = [
+                cell.rjust(width) if column.right else cell.ljust(width)
+                for cell, width, column in zip(row, self._widths, self._columns, strict=True)
+            ]
+            write("  ".join(cells).rstrip() + "\n")
+
+    def _rich(self, rows: list[list[str]]) -> None:
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(box=None, pad_edge=False, show_header=not self._begun, header_style="bold")
+        for column in self._columns:
+            table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+        Console(file=sys.stdout, highlight=False, markup=False, emoji=False).print(table)
+
+
+#: Words that a terminal shows in colour.
+_STYLES = {"dead": "red", "paused": "yellow", "active": "cyan", "completed": "green", "failed": "red", "ok": "green"}
+
+
+def fields(pairs: Iterable[tuple[str, str]]) -> None:
+    """`name  value` lines, the names as wide as the widest."""
+    known = [(name, clean(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in known), default=0)
+    for name, value in known:
+        write(f"{name.ljust(width)}  {value}\n".replace("  \n", "\n"))
+
+
+def clean(text: str) -> str:
+    """The text with everything escaped that is no printable character."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shorten(text: str, width: int) -> str:
+    """The first line of the text, cut to a width."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def span(ms: float) -> str:
+    """A length of time for people: 850ms, 12s, 5m10s, 3h20m, 4d2h. Two units are enough."""
+    ms = max(0, int(ms))
+    if ms < 1000:
+        return f"{ms}ms"
+    seconds = ms // 1000
+    for unit, size, lower, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if seconds >= size:
+            rest = seconds % size // part
+            return f"{seconds // size}{unit}" + (f"{rest}{lower}" if rest else "")
+    return f"{seconds}s"
+
+
+def when(ms: int) -> str:
+    """An instant for people, in this machine's time zone, with its offset."""
+    try:
+        return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"

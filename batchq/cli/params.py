@@ -1,0 +1,155 @@
+"""Options that several commands have, and how their values are read. Wrong ones end as wrong usage, in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from batchq.clock import MAX_FIRE_MS
+
+if TYPE_CHECKING:
+    from batchq.app import App
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: States that can be listed, in the order in which people look at them.
+STATES = ("active", "pending", "delayed", "dead", "completed")
+
+_WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Reads a whole number in plain ASCII digits: int() takes 1_000 and the digits of other scripts as well."""
+
+    def number(text: str) -> int:
+        if _WHOLE.fullmatch(text) and low <= int(text) <= high:
+            return int(text)
+        raise click.BadParameter(f"expected a whole number from {low} to {high}, found {text!r:.100}")
+
+    return number
+
+
+def _duration_ms(text: str, shown: str) -> int:
+    from batchq.kinds import duration_ms
+
+    try:
+        return duration_ms(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{shown!r:.100} is no duration; write 10s, 5m, 2h, 7d, 500ms or a number of seconds"
+        ) from None
+
+
+def span_ms(text: str) -> int:
+    """Reads a length of time."""
+    ms = _duration_ms(text, text)
+    if ms > MAX_FIRE_MS:
+        raise click.BadParameter(
+            f"{text!r:.100} is too long; no delay ends after 7 September 2039, and no job is older"
+        )
+    return ms
+
+
+def delay_ms(text: str) -> int:
+    """Reads how long from now a job is to wait. What is negative is now."""
+    if text.startswith("-"):
+        _duration_ms(text[1:], text)
+        return 0
+    return span_ms(text)
+
+
+def instant(text: str) -> datetime:
+    """Reads an aware time in ISO 8601."""
+    try:
+        at = datetime.fromisoformat(text if text.isascii() else "")
+    except ValueError:
+        raise click.BadParameter(f"{text!r:.100} is no time; write it as 2030-01-31T09:00:00+01:00") from None
+    if at.utcoffset() is None:
+        raise click.BadParameter(f"{text!r:.100} has no time zone, so it names no instant; append Z or +01:00")
+    return at
+
+
+def reaches_store(command: F) -> F:
+    """Adds the options that say which store is meant: see `reach`."""
+    for option in (
+        click.option("--prefix", metavar="PREFIX", help="What all Redis keys begin with.  [default: bq]"),
+        click.option("--url", metavar="URL", help="redis://HOST:PORT/DB, spool:PATH ...  [default: BATCHQ_URL]"),
+    ):
+        command = option(command)
+    return command
+
+
+def takes_json(command: F) -> F:
+    """Adds --json."""
+    return click.option("--json", "as_json", is_flag=True, help="For programs.")(command)
+
+
+def takes_queue(command: F) -> F:
+    """Adds --queue, as a filter."""
+    return click.option("-q", "--queue", metavar="QUEUE", help="This queue only.")(command)
+
+
+def takes_yes(command: F) -> F:
+    """Adds --yes."""
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(command)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Asks where a person sits at the terminal; a program means what it says. Raises click.Abort for a no."""
+    import sys
+
+    if not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty():
+        click.confirm(question, abort=True, err=True)
+
+
+def note_unknown_queue(app: App, queue: str | None) -> None:
+    """Says so where nothing was ever enqueued to that queue: most likely a slip. Raises ConfigError for no name."""
+    from batchq.cli.endings import say
+    from batchq.job import check_queue
+
+    if queue is None:
+        return
+    known = app.store.queues()
+    if check_queue(queue) not in known:
+        say(f"batchq: nothing was ever enqueued to queue {queue}; known are: {', '.join(known) or 'none'}")
+
+
+def warn_of_password(url: object) -> None:
+    """Says that a password among the arguments is no secret on this host."""
+    from batchq.cli.endings import say
+    from batchq.config import masked
+
+    if isinstance(url, str) and masked(url) != url:
+        say("batchq: --url holds a password that every user of this host can see; put the url into BATCHQ_URL")
+
+
+def reach(url: str | None = None, prefix: str | None = None) -> App:
+    """An App on the store that the flags, the environment or the file name; no handlers are needed for it.
+
+    Where none of them names a store, but an app is configured, the app's own code says which one: the same store
+    that `batchq start` would serve. Raises ConfigError, AppError.
+    """
+    from batchq import config
+    from batchq.app import App
+    from batchq.errors import AppError
+
+    warn_of_password(url)
+    flags: dict[str, object] = {"url": url, "prefix": prefix}
+    settings = config.load(flags)
+    if settings.url is None and settings.app is not None and "spool" not in settings.sources:
+        from batchq.loading import load_app
+
+        try:
+            app = load_app(settings.app)
+        except AppError as error:
+            raise AppError(
+                f"{error}\nThe app was asked which store it uses; --url or BATCHQ_URL name it too"
+            ) from error
+    else:
+        app = App()
+    app.configure(flags)
+    return app

@@ -1,0 +1,130 @@
+"""`batchq start`: reads the settings, loads the app, and hands over to the master. Every setting is a flag here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import click
+
+from batchq.cli.params import F, warn_of_password
+from batchq.config import rules
+from batchq.kinds import Count, Duration, Flag, Queues, Size
+
+#: The line of help of each setting, in the order of the help. A test compares them with the settings there are.
+HELP = {
+    "processes": "Workers: 1 to 256.  [default: one a CPU]",
+    "queues": "A queue to serve, with its weight; again for more.  [default: those of the handlers, and default]",
+    "strict_order": "Serve the queues in the order given instead of by weight.",
+    "concurrency": "Jobs that one worker runs at a time, on threads or as coroutines.",
+    "url": "redis://HOST:PORT/DB, rediss://..., unix://..., spool:PATH.  [default: the spool]",
+    "prefix": "What all Redis keys begin with.",
+    "lease": "A worker's promise to be alive; the time until a lost host's jobs run elsewhere.",
+    "shutdown_timeout": "How long a graceful stop waits for running jobs.",
+    "grace": "From JobTimeout or JobCancelled in a handler to SIGKILL.",
+    "timeout": "Time limit of handlers that have none of their own.",
+    "max_attempts": "Tries before a job is dead, where its handler says nothing else.",
+    "max_crashes": "Crashes of its worker before a job is dead as poison.",
+    "max_lost": "Losses of its host or master before a job is dead as poison.",
+    "unknown_grace": "How long a job without a handler is parked before it is dead.",
+    "max_jobs": "Replace a worker after about so many jobs.",
+    "max_rss": "Replace a worker, between jobs, above this memory.",
+    "max_rss_hard": "Kill a worker above this memory: a crash.",
+    "sweep": "How often the master looks for what is due, expired or too old.",
+    "log_format": "text or json, an event a line.",
+    "log_level": "debug, info, warning or error.",
+    "pid_file": "Where the master's process id is written.",
+    "spool": "The file spool: the store without a url, and the fallback of producers.",
+    "durability": "What a power cut may take from the spool: power, strict or process.",
+    "fallback": "Spool jobs while Redis is away.",
+    "fallback_ephemeral": "Also on a file system that does not outlive the host.",
+    "result_keep": "How long results stay where a handler asks for them.",
+    "result_max": "The greatest result that is kept.",
+    "dead_keep": "How long dead jobs stay.",
+    "dead_limit": "How many dead jobs stay, a queue.",
+    "max_payload": "The greatest job: name, arguments and options.",
+    "enqueue_timeout": "How long an enqueue may wait for a store that does not answer.",
+    "socket_timeout": "How long a connection may be silent inside a call.",
+    "mark_ttl": "How long an enqueue call can be repeated safely.",
+    "remember": "How long an id given by a caller is known after its job's end.",
+}
+
+_METAVARS: tuple[tuple[type, str], ...] = (
+    (Duration, "DURATION"),
+    (Size, "SIZE"),
+    (Count, "N"),
+    (Queues, "QUEUE[:WEIGHT]"),
+)
+
+
+def takes_settings(command: F) -> F:
+    """Adds a flag for every setting but `app`. What they say is read by `config`, like all other sources."""
+    for key in reversed(HELP):
+        command = _flag(key)(command)
+    return command
+
+
+def _flag(key: str) -> Callable[[F], F]:
+    rule = rules()[key]
+    long = f"--{key.replace('_', '-')}"
+    names = [rule.flag, *([long] if rule.flag != long and key != "queues" else [])]
+    if isinstance(rule.kind, Flag):
+        return click.option(f"{long}/--no-{long[2:]}", key, default=None, help=HELP[key])
+    metavar = next((word for kind, word in _METAVARS if isinstance(rule.kind, kind)), "TEXT")
+    return click.option(*names, key, metavar=metavar, multiple=key == "queues", default=None, help=HELP[key])
+
+
+class StartCommand(click.Command):
+    """`--burst` stands alone or as --burst=ready: what follows it is never its value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        flags = ["--burst=all" if arg == "--burst" else arg for arg in args[:end]]
+        return super().parse_args(ctx, flags + args[end:])
+
+
+@click.command("start", cls=StartCommand)
+@click.argument("app", metavar="[APP]", required=False)
+@click.option(
+    "--burst",
+    type=click.Choice(["all", "ready"]),
+    metavar="[=ready]",
+    help="Exit 0 when nothing is left; =ready does not wait for delayed jobs.",
+)
+@takes_settings
+def start(app: str | None, burst: Literal["all", "ready"] | None, queues: tuple[str, ...], **flags: Any) -> int:
+    """Run the jobs of APP (module:app): a master and its workers.
+
+    APP is BATCHQ_APP, or app in [tool.batchq], where it is not given. Without a queue all those that its handlers name
+    are served.
+
+    \b
+    TERM, INT   stop claiming, wait for running jobs, give back the rest; again: at once
+    QUIT        at once
+    TTIN, TTOU  one worker more, one fewer
+    """
+    from batchq import config
+
+    flags |= {"app": app, "queues": [part for given in queues for part in given.split(",")] or None}
+    warn_of_password(flags.get("url"))
+    # Read before the app is imported, so that a wrong flag is told at once; and again below what the app's code says.
+    spec = config.load(flags).app
+    if spec is None:
+        raise click.UsageError(
+            "no app given; write `batchq start module:app`, or set BATCHQ_APP, or app in [tool.batchq]",
+            click.get_current_context(),
+        )
+    return _serve(spec, flags, burst)
+
+
+def _serve(spec: str, flags: dict[str, Any], burst: Literal["all", "ready"] | None) -> int:
+    from batchq import log
+    from batchq.loading import load_app
+
+    loaded = load_app(spec)
+    settings = loaded.configure(flags)
+    log.setup(settings.log_format, settings.log_level)
+
+    from batchq.master import Master
+
+    return Master(loaded, settings, queues=list(settings.queues), burst=burst).run()

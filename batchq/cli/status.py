@@ -1,0 +1,148 @@
+"""`batchq status` and `batchq workers`: what is there, at a glance and again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batchq.cli.endings import NO_STORE, complain, flush, say
+from batchq.cli.output import Column, Table, fields, json_line, on_terminal, span, write
+from batchq.cli.params import reach, reaches_store, span_ms, takes_json
+
+if TYPE_CHECKING:
+    from batchq.app import App
+
+#: Totals whose growth a second is shown while watching.
+RATES = (("IN/S", "enqueued"), ("DONE/S", "completed"))
+
+
+def interval_ms(text: str) -> int:
+    """Reads how often to look: not so often that looking is a load of its own."""
+    return max(100, span_ms(text))
+
+
+@click.command("status")
+@takes_json
+@click.option("-w", "--watch", is_flag=True, help="Again and again, with rates, until Ctrl-C.")
+@click.option("--every", "every_ms", type=interval_ms, default="2s", show_default=True, help="How often, with --watch.")
+@reaches_store
+def status(as_json: bool, watch: bool, every_ms: int, url: str | None, prefix: str | None) -> int:
+    """Show how many jobs stand where, what the workers do, and whether the store is up.
+
+    DONE counts since the queue began, the other columns jobs in that state now; KEPT are completed ones. LAG is the
+    age of the oldest pending job. With --json one object, with --watch one a line.
+
+    Exit code 4 if the store can't be reached.
+    """
+    with reach(url, prefix) as app:
+        if not watch:
+            return _show(app.stats(), None, as_json=as_json)
+        before: tuple[float, dict[str, Any]] | None = None
+        while True:
+            now, found = time.monotonic(), app.stats()
+            if on_terminal() and not as_json:
+                # Home, and clear to the end: no flicker, and the scroll-back stays.
+                write("\x1b[H\x1b[2J")
+            _show(found, _rates(before, now, found), as_json=as_json)
+            flush()
+            before = (now, found)
+            time.sleep(every_ms / 1000)
+
+
+def _rates(
+    before: tuple[float, dict[str, Any]] | None, now: float, found: dict[str, Any]
+) -> dict[str, dict[str, float]]:
+    """What each total of a queue grew by a second since the look before."""
+    if before is None:
+        return {}
+    then, old = before
+    return {
+        name: {
+            total: (count - old["queues"][name]["totals"][total]) / (now - then)
+            for total, count in queue["totals"].items()
+        }
+        for name, queue in found["queues"].items()
+        if name in old["queues"]
+    }
+
+
+def _show(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None, *, as_json: bool) -> int:
+    """Prints it; answers the exit code."""
+    store = stats["store"]
+    if as_json:
+        json_line(stats)
+    elif store["up"]:
+        _print(stats, rates)
+    if not store["up"]:
+        complain(str(store.get("error") or f"{store['url']}: can't be reached"))
+        return NO_STORE
+    return 0
+
+
+def _print(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None) -> None:
+    store, spool = stats["store"], stats["spool"]
+    facts = [("store", f"{store['url']}  {store['kind']} {store['version']}")]
+    if store["kind"] != "spool" or any(spool[name] for name in ("files", "bad")):
+        facts.append(("spool", f"{spool['path']}  {spool['files']} files, {spool['jobs']} jobs, {spool['bad']} bad"))
+    facts.append(("workers", _workers_line(stats["workers"])))
+    fields(facts)
+    if not stats["queues"]:
+        write("\nNo queue yet: nothing was ever enqueued.\n")
+        return
+    write("\n")
+    titles = ["PENDING", "DELAYED", "ACTIVE", "DEAD", "KEPT", "DONE", "LAG"]
+    titles += [title for title, _ in RATES] if rates is not None else []
+    table = Table(Column("QUEUE"), *(Column(title, right=True) for title in titles), Column(""))
+    table.page(_queue_row(name, queue, rates) for name, queue in stats["queues"].items())
+
+
+def _queue_row(name: str, queue: dict[str, Any], rates: dict[str, dict[str, float]] | None) -> Sequence[str]:
+    counts, totals = queue["counts"], queue["totals"]
+    row = [name, *(str(counts[state]) for state in ("pending", "delayed", "active", "dead", "completed"))]
+    row += [str(totals["completed"]), span(queue["oldest_pending_age_ms"]) if counts["pending"] else "-"]
+    if rates is not None:
+        row += [f"{rates[name][total]:.1f}" if name in rates else "-" for _, total in RATES]
+    return [*row, "paused" if queue["paused"] else ""]
+
+
+def _workers_line(workers: Sequence[dict[str, Any]]) -> str:
+    if not workers:
+        return "none"
+    states = [str(worker.get("state", "?")) for worker in workers]
+    hosts = len({worker.get("host") for worker in workers})
+    each = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+    return f"{len(workers)} on {hosts} host{'s' if hosts > 1 else ''}: {each}"
+
+
+@click.command("workers")
+@takes_json
+@reaches_store
+def workers(as_json: bool, url: str | None, prefix: str | None) -> None:
+    """List the workers of all masters, and what each one runs. With --json one object a line."""
+    with reach(url, prefix) as app:
+        found = list(_workers(app))
+    if as_json:
+        for worker in found:
+            json_line(worker, indent=False)
+    elif found:
+        titles = ("ID", "HOST", "PID", "STATE", "QUEUE", "JOB", "RUNNING", "MEMORY")
+        table = Table(*(Column(title, right=title in ("PID", "RUNNING", "MEMORY")) for title in titles))
+        table.page(_worker_row(worker) for worker in found)
+    flush()
+    if not found:
+        say("batchq: no master is running on this store")
+
+
+def _workers(app: App) -> Iterator[dict[str, Any]]:
+    for master in app.store.masters():
+        yield from master.get("workers", [])
+
+
+def _worker_row(worker: dict[str, Any]) -> Sequence[str]:
+    row = [str(worker[name]) if worker.get(name) else "-" for name in ("id", "host", "pid", "state", "queue", "job")]
+    running = span(worker["running_ms"]) if worker.get("job") and worker.get("running_ms") is not None else "-"
+    memory = f"{worker['rss'] / (1 << 20):.0f}MiB" if worker.get("rss") else "-"
+    return [*row, running, memory]

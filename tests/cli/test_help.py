@@ -1,0 +1,111 @@
+"""What answers without an app and without a store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from batchq import __version__
+from batchq.cli.group import COMMANDS, cli
+
+from .conftest import Run, environment
+
+
+def test_help_imports_nothing_heavy(run: Run) -> None:
+    """`batchq --help` answers from a table: no store, no JSON, no tables are imported for it."""
+    done = run("--help", python=("-X", "importtime")).ended(0)
+    imported = {line.rpartition("|")[2].strip() for line in done.err.splitlines() if line.startswith("import time:")}
+    assert "click" in imported
+    assert not imported & {"redis", "hiredis", "orjson", "rich", "psutil", "tenacity", "sqlite3", "asyncio"}
+
+
+def test_help_lists_every_command_once(run: Run) -> None:
+    """Each command of the table stands in the help with its line."""
+    listed = run("--help").ended(0).out.partition("Commands:")[2]
+    names = [line.split()[0] for line in listed.splitlines() if line.startswith("  ")]
+    assert names[: len(COMMANDS)] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help(run: Run, name: str) -> None:
+    """A command's own help begins with how it is called; -h is --help."""
+    long, short = run(name, "--help").ended(0), run(name, "-h").ended(0)
+    assert long.out.startswith(f"Usage: batchq {name} ")
+    assert long.out == short.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_holds_what_the_modules_hold(name: str) -> None:
+    """The table's name is the command's own."""
+    command = cli.get_command(None, name)  # type: ignore[arg-type]
+    assert command is not None
+    assert command.name == name
+
+
+def test_version(run: Run) -> None:
+    """The version, as in the package."""
+    assert run("--version").ended(0).out == f"batchq {__version__}\n"
+
+
+def test_no_command_shows_the_help(run: Run) -> None:
+    """Asked for nothing, it shows what there is, as wrong usage."""
+    done = run()
+    assert done.code == 2
+    assert "Commands:" in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("stats",), "no command 'stats'. Did you mean status"),
+        (("xyzzy",), "no command 'xyzzy'"),
+        (("--nonsense",), "No such option '--nonsense'"),
+        (("status", "--jsn"), "--json"),
+        (("show",), "ID"),
+        (("show", "a", "b"), "b"),
+    ],
+)
+def test_wrong_usage_is_one_line(run: Run, args: tuple[str, ...], said: str) -> None:
+    """Unknown commands and options name what is near; exit 2, one line."""
+    done = run(*args).ended(2, said)
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("args", [("--help",), ("status",), ("status", "--json"), ("--version",)])
+def test_a_full_disk_behind_stdout_is_a_failure(run: Run, url: str, args: tuple[str, ...]) -> None:
+    """/dev/full: exit 1 and one line that says why."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "batchq", *args],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(BATCHQ_URL=url),
+            timeout=30,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "batchq: error: stdout: No space left on device\n")
+
+
+@pytest.mark.parametrize("args", [("--help",), ("status",), ("status", "--json")])
+def test_a_reader_that_left_is_no_failure(url: str, args: tuple[str, ...]) -> None:
+    """A closed pipe behind stdout: exit 0, and nothing is said."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "batchq", *args],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(BATCHQ_URL=url),
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
