@@ -98,14 +98,15 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - prctl only
+                preexec_fn=die_with_parent,
             )
         deadline = time.monotonic() + READY_WITHIN_S
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise RuntimeError(
-                    f"{self.flavour} on port {self.port}: no answer within {READY_WITHIN_S:.0f} s; its log:\n{self.log()}"
+                    f"{self.flavour} on port {self.port}: no answer within {READY_WITHIN_S:.0f} s; "
+                    f"its log:\n{self.log()}"
                 )
             time.sleep(0.01)
 

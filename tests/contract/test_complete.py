@@ -186,7 +186,7 @@ STALE = [
 @pytest.mark.parametrize("verb", OUTCOMES)
 @pytest.mark.parametrize("stale", STALE)
 def test_stale_holder_changes_nothing(store: Store, clock: Ground, verb: str, stale) -> None:  # type: ignore[no-untyped-def]
-    """Whoever does not hold the newest claim is refused, counted, and leaves no trace; sent again, it is not counted."""
+    """Whoever lacks the newest claim is refused, counted, and leaves no trace; sent again, it is not counted."""
     enlist(store)
     worker, claim = stale(store, clock, active(store, "a", priority=2))
     put(store, a_job("neighbour"), a_job("later", delay_ms=60_000))

@@ -203,7 +203,7 @@ def test_refused_batch_leaves_nothing_behind(store: Store) -> None:
 
 
 def test_call_sent_again_is_done_once(store: Store) -> None:
-    """After a lost answer the same (lane, call) is sent again: it writes nothing, not even what it did not carry before."""
+    """After a lost answer the same (lane, call) is sent again: it writes nothing, whatever it carries."""
     assert store.enqueue(Q, [a_job("a"), a_job("b")], Mark("lane", 1)) == [Word.OK, Word.OK]
     before = snapshot(store)
     assert store.enqueue(Q, [a_job("a"), a_job("c")], Mark("lane", 1)) == [Word.AGAIN, Word.AGAIN]
