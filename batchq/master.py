@@ -1,7 +1,7 @@
 """The prefork master: one single-threaded loop of signals, children, timers and a store handle. Runs no handler, ever.
 
-It forks the workers, owns their leases, keeps the time (promotes what is due), notices a dead worker at once and
-It forks the workers, owns their leases, keeps the time (promotes what is due), notices a dead worker at once and
+It forks the workers, owns their leases, keeps the time (promotes what is due), notices a dead worker at once and reaps
+it, enforces time limits, and stops everything in order. gunicorn's arbiter is the model. A signal handler only records
 the signal; the loop acts.
 """
 
