@@ -24,7 +24,7 @@ class Ground:
         self._prefix = prefix
         self._servers = servers
         self._clock = ManualClock()
-        self._pushes: list[Callable[[int], object]] = [self._clock.advance]
+        self._pushes: list[Callable[[float], object]] = [self._clock.advance]
         self.opened: list[Store] = []
 
     def open(self, limits: Limits = Limits()) -> Store:  # noqa: B008 - a frozen value
@@ -53,10 +53,10 @@ class Ground:
         url = self._servers.get(self.kind).url
         client = redis.Redis.from_url(url)
         # The server's clock can't be moved: the scripts of such a store add this key to it, in microseconds.
-        self._pushes.append(lambda ms: client.incrby(f"{prefix}:clock-offset", ms * 1000))
+        self._pushes.append(lambda ms: client.incrby(f"{prefix}:clock-offset", int(ms * 1000)))
         return RedisStore(url, prefix=prefix, limits=limits, clock_offset=True)
 
-    def advance(self, ms: int) -> None:
+    def advance(self, ms: float) -> None:
         """Moves the clock of every store of this test. Redis' clock also runs by itself: stay away from the borders."""
         for push in self._pushes:
             push(ms)

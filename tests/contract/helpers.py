@@ -147,6 +147,12 @@ def check_law(store: Store) -> None:
         assert lengths == stats.counts, queue
 
 
+def expire(store: Store, *, queue: str = Q) -> None:
+    """What a master's sweep does with kept results whose time is over, where the store has not done it yet."""
+    while over := [job.id for job in store.jobs(queue, State.COMPLETED).jobs if job.since_ms <= store.now_ms()]:
+        assert store.purge(queue, State.COMPLETED, over) == len(over)
+
+
 def an_error(text: str = "boom", *, attempt: int = 1) -> bytes:
     return pack_error("ValueError", text, attempt=attempt, at_ms=1_767_225_600_000, worker="w1")
 

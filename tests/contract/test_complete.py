@@ -15,6 +15,7 @@ from tests.contract.helpers import (
     a_job,
     active,
     enlist,
+    expire,
     listed,
     nonzero,
     put,
@@ -55,10 +56,10 @@ def test_kept_result_can_be_read_until_its_retention_is_over(store: Store, clock
     assert job.result == {"n": [1.5, None, "ü"], "big": 18446744073709551615}
     assert before + 600_000 <= job.since_ms <= before + 600_000 + DRIFT_MS
     clock.advance(590_000)
-    store.promote(Q)
+    expire(store)
     assert read(store, "a").result is not None
     clock.advance(20_000)
-    store.promote(Q)
+    expire(store)
     assert store.get(Q, "a") is None
     assert store.stats(Q).counts["completed"] == 0
     assert nonzero(store) == {"enqueued": 1, "completed": 1}
@@ -83,7 +84,7 @@ def test_completed_are_listed_and_expire_by_the_end_of_their_retention(store: St
     assert listed(store, State.COMPLETED) == ["b", "c", "a"]
     for left in (["c", "a"], ["a"], []):
         clock.advance(310_000)
-        store.promote(Q)
+        expire(store)
         assert listed(store, State.COMPLETED) == left
 
 

@@ -15,6 +15,7 @@ from tests.contract.helpers import (
     active,
     an_error,
     enlist,
+    expire,
     listed,
     lost,
     nonzero,
@@ -128,7 +129,7 @@ def test_expired_result_can_t_be_requeued(store: Store, clock: Ground) -> None:
     enlist(store)
     settle(store, Completed(active(store, "a"), b"1", 60_000))
     clock.advance(120_000)
-    store.promote(Q)
+    expire(store)
     assert store.requeue(Q, ["a"]) == [Word.UNKNOWN]
 
 
