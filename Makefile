@@ -1,0 +1,41 @@
+# The commands of this repository; `make help` lists them. Everything runs in .venv, which `make setup` makes.
+.DEFAULT_GOAL := help
+.PHONY: help setup check lint types test chaos bench demo dist clean
+
+PY := .venv/bin/python
+SECONDS ?= 60
+SEED ?=
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: ## a virtual environment with all that tests and checks need
+	python3 -m venv .venv
+	.venv/bin/pip install -q -e '.[test,dev]'
+
+check: lint types test ## what CI runs: lint, types, tests
+
+lint: ## ruff: rules and format
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: ## mypy --strict
+	.venv/bin/mypy
+
+test: ## the tests that run by default
+	.venv/bin/pytest
+
+chaos: ## long runs with kills: make chaos SECONDS=60 SEED=7
+	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -m "slow or not slow" tests/chaos -s
+
+bench: ## the benchmarks, one after the other
+	for b in enqueue drain latency idle; do $(PY) benchmarks/$$b.py || exit 1; done
+
+demo: ## the main job on generated input
+	.venv/bin/batchq demo
+
+dist: ## the sdist, and the wheel made from it
+	$(PY) -m build
+
+clean: ## what builds and runs leave behind
+	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
