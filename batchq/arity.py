@@ -25,12 +25,12 @@ class Arity:
         self._open = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
         self._open_keywords = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
         #: By the number of positional arguments given: what must, what may, and what may not come by keyword.
-        self._missing: list[frozenset[str]] = []
+        self._missing: list[frozenset[object]] = []
         self._allowed: list[frozenset[str]] = []
         self._taken: list[frozenset[str]] = []
         for given in range(self._last + 1):
             rest = [*positional[given:], *keyword]
-            self._missing.append(frozenset(one.name for one in rest if one.default is inspect.Parameter.empty))
+            self._missing.append(frozenset(_wanted(one) for one in rest if one.default is inspect.Parameter.empty))
             self._allowed.append(
                 frozenset(one.name for one in rest if one.kind is not inspect.Parameter.POSITIONAL_ONLY)
             )
@@ -61,3 +61,8 @@ class Arity:
             words = str(error)
             verb = "" if words.startswith(("missing", "too many")) else "got "
             raise TypeError(f"{self._name}() {verb}{words.removeprefix('got ')}") from None
+
+
+def _wanted(parameter: inspect.Parameter) -> object:
+    """What satisfies a parameter: its name as a keyword; for one without keyword, nothing that could be among them."""
+    return object() if parameter.kind is inspect.Parameter.POSITIONAL_ONLY else parameter.name

@@ -368,13 +368,15 @@ def default_spool(environ: Mapping[str, str] = os.environ) -> Path:
 
 # The last @ ends it: a password may hold others. With one slash it is a slip, and a secret all the same.
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://|(?:redis|rediss|unix):/?)(.*)@", re.DOTALL)
+_PLAIN_USER = re.compile(r"[\w.-]*")
 _QUERY = re.compile(r"([?&;](?:ssl_)?(?:password|passwd|secret|token)=)[^&;\s\"']*", re.IGNORECASE)
 
 
 def _hide_userinfo(match: re.Match[str]) -> str:
     user, colon, _ = match[2].partition(":")
-    # Without a colon it may be a password in the wrong place.
-    return f"{match[1]}{user if colon else ''}{':' if colon else ''}***@"
+    # What has no colon, or is no plain name, may be a password in the wrong place.
+    shown = f"{user}:" if colon and _PLAIN_USER.fullmatch(user) else ""
+    return f"{match[1]}{shown}***@"
 
 
 def masked(url: str) -> str:
