@@ -1,0 +1,388 @@
+"""The only module of the spool that makes system calls: the seam where tests put faults in.
+
+It knows files, locks and flushes, but neither jobs nor SQL. Which error of a call is normal is the caller's to say, so
+most functions raise plain OSError. Nothing here ever opens `queue.db` or `queue.db-shm` of a living ledger: closing
+any descriptor of those drops SQLite's own locks on them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+_PRIVATE_FILE = 0o600
+_PRIVATE_DIR = 0o700
+_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
+
+#: File systems where SQLite's WAL corrupts or locks: they are shared between hosts, or emulate locks and mmap.
+REMOTE = frozenset(
+    (
+        *("nfs", "nfs3", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "coda"),
+        *("9p", "virtiofs", "vboxsf", "prl_fs", "drvfs"),
+        *("ceph", "lustre", "gpfs", "glusterfs", "ocfs2", "gfs2"),
+    )
+)
+
+
+#: Errors of an open that are not the file's fault.
+_OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT, errno.EINTR))
+
+
+def passed(point: str) -> None:
+    """A named point of a protocol (P1.., I1..) was passed. Does nothing; tests put an end to the process here."""
+
+
+# -- directories and private files ---------------------------------------------------------------------------------
+
+
+def make_dir(path: str) -> bool:
+    """Makes a directory that only its owner may enter, and its missing parents alike. True where it is new."""
+    try:
+        os.mkdir(path, _PRIVATE_DIR)
+    except FileExistsError:
+        return False
+    except FileNotFoundError:
+        make_dir(os.path.dirname(path))
+        return make_dir(path)
+    # The umask takes bits away; a strange one would lock the owner out.
+    os.chmod(path, _PRIVATE_DIR)
+    return True
+
+
+def open_private(path: str, flags: int) -> int:
+    """Opens a file of ours, mode 0600 whatever the umask. Raises OSError (ELOOP for a symbolic link)."""
+    fd = os.open(path, flags | _SAFE, _PRIVATE_FILE)
+    try:
+        if flags & os.O_CREAT and stat.S_IMODE(os.fstat(fd).st_mode) != _PRIVATE_FILE:
+            os.fchmod(fd, _PRIVATE_FILE)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def create_empty(path: str) -> bool:
+    """Makes an empty private file; False where the name stands already (it is not touched then)."""
+    try:
+        os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def write_whole(temporary: str, path: str, data: bytes) -> None:
+    """A file that is whole or not there, also after a power cut: write, fsync, rename, fsync the directory (P1-P6)."""
+    fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        try:
+            passed("P1")
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            passed("P2")
+            flush(fd)
+            passed("P3")
+        finally:
+            os.close(fd)
+        passed("P4")
+        os.rename(temporary, path)
+    except BaseException:
+        # A full disk must not be made fuller.
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    passed("P5")
+    flush_dir(os.path.dirname(path))
+    passed("P6")
+
+
+def names(path: str) -> list[str]:
+    """What stands in a directory, sorted; nothing where there is no such directory."""
+    try:
+        return sorted(os.listdir(path))
+    except FileNotFoundError:
+        return []
+
+
+def facts(path: str) -> os.stat_result:
+    """lstat: a symbolic link is itself."""
+    return os.lstat(path)
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file, 0 where there is none. By path: nothing is opened."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def move(source: str, target: str) -> None:
+    """rename. Raises FileNotFoundError where another took it first."""
+    os.rename(source, target)
+
+
+def remove(path: str) -> bool:
+    """unlink; False where it is gone already."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def free_bytes(path: str) -> int:
+    """What this user may still write on that file system."""
+    vfs = os.statvfs(path)
+    return vfs.f_bavail * vfs.f_frsize
+
+
+class Foreign(NamedTuple):
+    """A file that others dropped: what may be known of it before it is read."""
+
+    data: bytes
+    #: Why it can't be taken; "" where it can.
+    fault: str
+
+
+def read_foreign(path: str, *, limit: int, owners: frozenset[int]) -> Foreign:
+    """Reads a file that anybody may have put there: never follows, never blocks, never trusts its name or size.
+
+    Raises OSError where the fault is this machine's (EMFILE, EIO, ...) and not the file's.
+    """
+    try:
+        # O_NONBLOCK: a FIFO must not hang the sweeper.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _SAFE)
+    except OSError as error:
+        if error.errno in _OURS:
+            raise
+        found = {errno.ELOOP: "a symbolic link", errno.ENXIO: "a socket or device", errno.ENODEV: "a device"}
+        return Foreign(b"", f"expected a regular file, found {found.get(error.errno or 0, error.strerror)}")
+    try:
+        fact = os.fstat(fd)
+        if not stat.S_ISREG(fact.st_mode):
+            kind = "a directory" if stat.S_ISDIR(fact.st_mode) else "a FIFO or device"
+            return Foreign(b"", f"expected a regular file, found {kind}")
+        if fact.st_nlink != 1:
+            return Foreign(b"", f"expected a file of one name, found {fact.st_nlink} hard links; copy it instead")
+        if fact.st_uid not in owners:
+            return Foreign(
+                b"", f"expected a file of uid {min(owners)} or another owner of the spool, found {fact.st_uid}"
+            )
+        parts: list[bytes] = []
+        size = 0
+        while part := os.read(fd, 1 << 20):
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                return Foreign(b"", f"expected at most {limit} bytes, found more; split it into several files")
+        return Foreign(b"".join(parts), "")
+    except OSError as error:
+        return Foreign(b"", f"expected a file that can be read, found {error.strerror}")
+    finally:
+        os.close(fd)
+
+
+# -- flushes -------------------------------------------------------------------------------------------------------
+
+
+def flush(fd: int) -> None:
+    """What was written to this file outlives a power cut. An error is final: a second fsync would lie."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+def flush_dir(path: str) -> None:
+    """The names in this directory outlive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class Log:
+    """A descriptor of the ledger's write-ahead log, held to flush it. SQLite puts no locks on this file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+
+    def flush(self) -> None:
+        """Hardens every commit that any process made so far. Nothing to do where the log is gone: the last close of
+        the ledger has moved it into the database, and flushed that."""
+        try:
+            now = os.stat(self._path)
+        except FileNotFoundError:
+            return
+        if self._fd >= 0:
+            then = os.fstat(self._fd)
+            if (then.st_ino, then.st_dev) != (now.st_ino, now.st_dev):
+                self.close()
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self._path, os.O_RDWR | _SAFE)
+            except FileNotFoundError:
+                return
+        flush(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+# -- locks ---------------------------------------------------------------------------------------------------------
+
+
+def open_lock(path: str) -> int:
+    """A descriptor to lock with. It must not be used on both sides of a fork: both would share the lock."""
+    return open_private(path, os.O_RDWR | os.O_CREAT)
+
+
+def lock(fd: int) -> None:
+    """Waits in the kernel's queue until the lock is ours. It goes with the process, however that ends."""
+    fcntl.flock(fd, fcntl.LOCK_EX)
+
+
+def try_lock(fd: int) -> bool:
+    """Takes the lock if it is free."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def close(fd: int) -> None:
+    os.close(fd)
+
+
+# -- FIFOs ---------------------------------------------------------------------------------------------------------
+
+
+def make_fifo(path: str) -> int:
+    """A FIFO that only its owner may use, open for both ends: it never reads as closed, and never blocks."""
+    os.mkfifo(path, _PRIVATE_FILE)
+    os.chmod(path, _PRIVATE_FILE)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | _SAFE)
+
+
+def link(source: str, target: str) -> None:
+    """A second name. One that stands already is kept."""
+    with suppress(FileExistsError):
+        os.link(source, target)
+
+
+def ring(path: str) -> bool:
+    """Takes this name of a FIFO away and rouses whoever reads it. False: nobody does, or another was first."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | _SAFE)
+    except OSError as error:
+        # ENXIO: the reader died. Its name is rubbish.
+        if error.errno == errno.ENXIO:
+            with suppress(OSError):
+                os.unlink(path)
+        return False
+    try:
+        os.unlink(path)
+        os.write(fd, b".")
+    except OSError:
+        # ENOENT: another rang first. EAGAIN: it is full of hints already.
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def write_hint(fd: int) -> None:
+    """A byte; one that finds no room is not missed."""
+    with suppress(BlockingIOError):
+        os.write(fd, b".")
+
+
+def has_reader(path: str) -> bool:
+    """Whether somebody holds this FIFO open for reading."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | _SAFE))
+    except OSError as error:
+        return error.errno != errno.ENXIO
+    return True
+
+
+def drain(fd: int) -> bool:
+    """Reads what a FIFO holds; True where there was something."""
+    try:
+        return bool(os.read(fd, 4096))
+    except BlockingIOError:
+        return False
+
+
+# -- where the spool may lie ---------------------------------------------------------------------------------------
+
+
+def real_path(path: str) -> str:
+    """The absolute path without symbolic links: a later chdir changes nothing."""
+    return os.path.realpath(Path(path).expanduser())
+
+
+def fault_of_dir(path: str) -> str:
+    """Why a directory can't be trusted with jobs; "" where it can."""
+    fact = os.lstat(path)
+    if not stat.S_ISDIR(fact.st_mode):
+        return "expected a directory, found a file; give another path"
+    if fact.st_uid not in (os.geteuid(), 0):
+        return f"expected a directory of uid {os.geteuid()} or root, found {fact.st_uid}; its owner owns the jobs"
+    if fact.st_mode & stat.S_IWOTH:
+        return f"expected a private directory, found mode {stat.S_IMODE(fact.st_mode):04o}; run chmod o-w on it"
+    return ""
+
+
+def owners_of(path: str) -> frozenset[int]:
+    """Whose files may be taken from the inbox: ours, root's, and the directory's owner's."""
+    return frozenset((os.geteuid(), 0, os.lstat(path).st_uid))
+
+
+def kind_of_fs(path: str, table: str | None = None) -> str:
+    """The type of the file system under a path, "" where the system does not tell. `table`: mountinfo's text."""
+    if table is None:
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+                table = file.read()
+        except OSError:
+            return ""
+    found, kind = "", ""
+    for line in table.splitlines():
+        left, dash, right = line.partition(" - ")
+        fields = left.split(" ")
+        if not dash or len(fields) < 5:
+            continue
+        mounted = _unescape(fields[4])
+        inside = path == mounted or path.startswith(mounted.rstrip("/") + "/")
+        # A later mount on the same place hides the earlier one.
+        if inside and len(mounted) >= len(found):
+            found, kind = mounted, right.split(" ", 1)[0]
+    return kind
+
+
+def _unescape(text: str) -> str:
+    for octal, plain in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(octal, plain)
+    return text
+
+
+def is_remote(kind: str) -> bool:
+    """Whether a ledger must not lie on a file system of this type."""
+    return kind in REMOTE or kind.startswith("fuse")

@@ -1,0 +1,452 @@
+"""The inbox: files that others drop, each taken exactly once. Producers need no SQLite, only a directory.
+
+A file (a parcel) is whole or not there: it is written under tmp/, flushed, and renamed into new/ (P1-P6). The sweeper
+renames it to work/ under a name of its own, reads it, enqueues all of it and a mark in one transaction, and unlinks
+it (I1-I5). A crash between any two is mended by the next sweep: the mark tells that the parcel is in already.
+What is no parcel goes to bad/ whole, with its reason beside it; it is never deleted, never run, and stops no other.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, NoReturn
+
+import orjson
+
+from batchq.clock import MAX_FIRE_MS, SYSTEM, Clock, fire_ms
+from batchq.errors import ConfigError, StoreFull, StoreUnavailable
+from batchq.job import Mark, NewJob, check_id, check_priority, check_queue
+from batchq.lifecycle import Word
+from batchq.payload import parse
+from batchq.spool import fs, wake
+from batchq.spool.enqueue import enqueue, set_mark
+from batchq.spool.layout import Layout, prepare
+from batchq.spool.ledger import Flush, Ledger
+from batchq.spool.schema import sql
+from batchq.store import Limits
+
+#: What one file may hold.
+MAX_LINES = 1000
+MAX_FILE = 16 << 20
+#: What one sweep takes: it must not keep its caller from renewing leases.
+_SWEEP_FILES, _SWEEP_JOBS = 500, 5000
+#: What one transaction takes.
+_STEP_FILES, _STEP_JOBS = 64, 1000
+#: An unfinished file under tmp/ is rubbish after this time.
+_TMP_MS = 36 * 3_600_000
+#: How often rubbish is looked for.
+_TIDY_S = 600.0
+
+#: `<u>-<label>`; u is the ms of I1 in 12 hex digits, and 12 random ones.
+_WORK_NAME = re.compile(r"([0-9a-f]{12})([0-9a-f]{12})-[A-Za-z0-9._-]{1,120}")
+_LANE = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_COUNT = re.compile(r"\.(\d{1,4})\.ndjson$")
+
+#: The keys of a line that say where a job goes; all others stand in its row. `t` is the store's to give.
+_ROUTE = frozenset(("v", "id", "queue", "priority", "at", "delay_ms", "given", "mark", "maybe", "t"))
+
+_UNMARK = sql("DELETE FROM mark WHERE queue=? AND lane=?")
+
+
+class Ingested(NamedTuple):
+    """What a sweep took: files, the jobs in them, and how many files were moved aside."""
+
+    files: int
+    jobs: int
+    bad: int
+
+
+class Census(NamedTuple):
+    """What lies in an inbox: files not yet taken, their jobs as far as the names tell, files moved aside."""
+
+    files: int
+    jobs: int
+    bad: int
+
+
+class Entry(NamedTuple):
+    """One line of a parcel."""
+
+    queue: str
+    job: NewJob
+    #: The enqueue call whose outcome stayed unknown, where the line is a copy of it.
+    mark: Mark | None = None
+    #: That call may have been done.
+    maybe: bool = False
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+_drops = 0
+
+
+def drop(
+    path: str | os.PathLike[str],
+    jobs: Sequence[tuple[str, NewJob]],
+    *,
+    mark: Mark | None = None,
+    maybe: bool = False,
+    clock: Clock = SYSTEM,
+) -> list[str]:
+    """Writes (queue, job) pairs as parcels into the inbox of a spool, and returns when they outlive a power cut.
+
+    `mark`, `maybe`: see Entry. Delays become fire-times by this host's clock. Answers the names of the files; where
+    more than one is needed and a later one fails, the earlier ones are dropped. Raises StoreFull, StoreUnavailable.
+    """
+    layout = prepare(os.fspath(path), ledger=False)
+    dropped = []
+    try:
+        for lines in _pack(jobs, mark, maybe, clock):
+            name = _new_name(len(lines), clock)
+            fs.write_whole(os.path.join(layout.tmp, name), os.path.join(layout.new, name), b"".join(lines))
+            dropped.append(name)
+    except OSError as error:
+        kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreUnavailable
+        raise kind(
+            f"spool: {layout.new}: can't drop a parcel ({error}); check the disk, the owner and the mode"
+        ) from error
+    return dropped
+
+
+def _new_name(count: int, clock: Clock) -> str:
+    """`<us, 16 hex>-<pid>-<n>.<count>.ndjson`: sorts by time, unique in this process."""
+    global _drops
+    _drops += 1
+    return f"{clock.now_us():016x}-{os.getpid()}-{_drops}.{count}.ndjson"
+
+
+def _pack(jobs: Iterable[tuple[str, NewJob]], mark: Mark | None, maybe: bool, clock: Clock) -> Iterable[list[bytes]]:
+    lines: list[bytes] = []
+    size = 0
+    for queue, job in jobs:
+        line = _line(queue, job, mark, maybe, clock)
+        if lines and (len(lines) >= MAX_LINES or size + len(line) > MAX_FILE):
+            yield lines
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line)
+    if lines:
+        yield lines
+
+
+def _line(queue: str, job: NewJob, mark: Mark | None, maybe: bool, clock: Clock) -> bytes:
+    head: dict[str, Any] = {"v": 1, "id": job.id, "queue": check_queue(queue)}
+    if not job.given:
+        head["given"] = False
+    if job.priority:
+        head["priority"] = job.priority
+    if job.fire_ms is not None:
+        head["at"] = job.fire_ms
+    elif job.delay_ms > 0:
+        head["at"] = fire_ms(clock.now_us(), job.delay_ms)
+    if mark is not None:
+        head["mark"] = list(mark)
+    if maybe:
+        head["maybe"] = True
+    return orjson.dumps(head)[:-1] + b"," + job.row[1:] + b"\n"
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_parcel(data: bytes, u: str, taken_ms: int) -> list[Entry]:
+    """The jobs of a parcel; a delay in it begins when it was taken, so that reading it again changes nothing.
+
+    Raises ValueError that names the line and what is wrong with it.
+    """
+    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+    if not lines:
+        raise ValueError("expected at least one job, found an empty file")
+    if len(lines) > 1 and _is_one_object(data):
+        # Somebody dropped one pretty-printed object.
+        lines = [(1, data)]
+    if len(lines) > MAX_LINES:
+        raise ValueError(f"expected at most {MAX_LINES} lines, found {len(lines)}; split the file")
+    entries = []
+    for number, line in lines:
+        try:
+            entries.append(_read_line(line, f"{u}:{number}", taken_ms))
+        except (ValueError, TypeError, ConfigError) as error:
+            raise ValueError(f"line {number}: {error}") from error
+    return entries
+
+
+def _is_one_object(data: bytes) -> bool:
+    try:
+        return isinstance(parse(data), dict)
+    except (ValueError, TypeError):
+        return False
+
+
+def _read_line(line: bytes, default_id: str, taken_ms: int) -> Entry:
+    fields = parse(line)
+    if not isinstance(fields, dict):
+        raise ValueError(f"expected an object, found {type(fields).__name__}")
+    if fields.get("v", 1) != 1:
+        raise ValueError(f"v: expected 1, found {fields['v']!r:.40}; a newer batchq wrote it")
+    if not isinstance(fields.get("job"), str) or not fields["job"]:
+        _want(fields, "job", "the handler's name, a string")
+    row = {"job": fields["job"]} | {key: value for key, value in fields.items() if key not in _ROUTE}
+    _check(row, "args", list, "a list")
+    _check(row, "kwargs", dict, "an object")
+    for name, least in (("max", 1), ("timeout", 1), ("keep", 0)):
+        _whole(row, name, least, 2**53)
+    at, delay = _whole(fields, "at", 0, MAX_FIRE_MS), _whole(fields, "delay_ms", 0, MAX_FIRE_MS - taken_ms)
+    if delay is not None:
+        if at is not None:
+            raise ValueError("at, delay_ms: expected one of the two, found both")
+        at = taken_ms + delay
+    named = "id" in fields
+    for name in ("given", "maybe"):
+        _check(fields, name, bool, "true or false")
+    return Entry(
+        queue=check_queue(fields.get("queue", "default")),
+        job=NewJob(
+            id=check_id(fields["id"]) if named else default_id,
+            row=orjson.dumps(row),
+            priority=check_priority(fields.get("priority", 0)),
+            fire_ms=at,
+            given=named and fields.get("given", True),
+        ),
+        mark=_mark(fields.get("mark")),
+        maybe=fields.get("maybe", False),
+    )
+
+
+def _mark(value: Any) -> Mark | None:
+    match value:
+        case None:
+            return None
+        case [str(lane), int(call)] if _LANE.fullmatch(lane) and type(call) is int and 0 <= call < 2**53:
+            return Mark(lane, call)
+    raise ValueError(f"mark: expected [lane, call], found {value!r:.60}")
+
+
+def _check(fields: dict[str, Any], name: str, kind: type, wanted: str) -> None:
+    if name in fields and not isinstance(fields[name], kind):
+        _want(fields, name, wanted)
+
+
+def _whole(fields: dict[str, Any], name: str, least: int, most: int) -> int | None:
+    value = fields.get(name)
+    if name in fields and (type(value) is not int or not least <= value <= most):
+        _want(fields, name, f"a whole number from {least} to {most}")
+    return value
+
+
+def _want(fields: dict[str, Any], name: str, wanted: str) -> NoReturn:
+    found = repr(fields[name])[:60] if name in fields else "none"
+    raise ValueError(f"{name}: expected {wanted}, found {found}")
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+class Parcel(NamedTuple):
+    """A file under work/."""
+
+    name: str
+    u: str
+    size: int
+    entries: list[Entry]
+
+
+class Box:
+    """The files of an inbox, for whoever holds the lock `sweep`. Says nothing about where the jobs go."""
+
+    def __init__(self, layout: Layout, clock: Clock, limits: Limits) -> None:
+        self.layout = layout
+        self._clock = clock
+        self._limits = limits
+        self._owners = fs.owners_of(layout.new)
+
+    def take(self, most: int) -> list[str]:
+        """What stands under work/ already, then what is new, moved there (I1). Answers the working names."""
+        taken = fs.names(self.layout.work)[:most]
+        for name in fs.names(self.layout.new):
+            if len(taken) >= most:
+                break
+            if name.startswith("."):
+                continue
+            u = f"{self._clock.now_us() // 1000:012x}{os.urandom(6).hex()}"
+            label = _UNSAFE.sub("_", name)[:120] or "_"
+            try:
+                fs.move(os.path.join(self.layout.new, name), os.path.join(self.layout.work, f"{u}-{label}"))
+            except OSError:
+                # Race: its producer took it back. Or it can't be moved (a directory of another layer): it stays.
+                continue
+            taken.append(f"{u}-{label}")
+        if taken:
+            # Crash: without this a power cut could put a file back to new/ whose jobs are in: it would come in twice,
+            # under another u. test_ingest_flushes_the_move_before_the_jobs
+            fs.flush_dir(self.layout.work)
+            fs.flush_dir(self.layout.new)
+        fs.passed("I1")
+        return taken
+
+    def read(self, name: str) -> Parcel | None:
+        """A parcel (I2), or None where the file was moved aside. Raises OSError where this machine is at fault."""
+        named = _WORK_NAME.fullmatch(name)
+        if named is None:
+            self.set_aside(name, "expected a name that the sweeper gave, found another; drop files into new/")
+            return None
+        u = named[1] + named[2]
+        read = fs.read_foreign(os.path.join(self.layout.work, name), limit=MAX_FILE, owners=self._owners)
+        fault = read.fault
+        taken_ms = int(named[1], 16)
+        if not fault and taken_ms + self._limits.mark_ttl_ms <= self._clock.now_us() // 1000:
+            # Its mark may be forgotten by now: nobody knows whether the jobs are in.
+            fault = "expected to be taken sooner, found it under work/ for longer than marks are kept; drop it again"
+        if not fault:
+            try:
+                return Parcel(name, u, len(read.data), read_parcel(read.data, u, taken_ms))
+            except ValueError as error:
+                fault = str(error)
+        self.set_aside(name, fault)
+        return None
+
+    def set_aside(self, name: str, why: str) -> None:
+        """To bad/, with the reason beside it."""
+        target = os.path.join(self.layout.bad, name)
+        fs.move(os.path.join(self.layout.work, name), target)
+        # The file is what counts: a full disk may cost the reason.
+        with suppress(OSError):
+            reason = why.encode("utf-8", "backslashreplace")[:4000] + b"\n"
+            fs.write_whole(os.path.join(self.layout.tmp, f"why-{os.urandom(8).hex()}"), f"{target}.why", reason)
+
+    def done(self, name: str) -> None:
+        """The jobs of this file are where they belong (I5)."""
+        fs.remove(os.path.join(self.layout.work, name))
+
+    def tidy(self) -> None:
+        """Removes what producers that died left under tmp/."""
+        old = self._clock.now_us() // 1000 - _TMP_MS
+        for name in fs.names(self.layout.tmp):
+            path = os.path.join(self.layout.tmp, name)
+            with suppress(OSError):
+                if fs.facts(path).st_mtime_ns // 1_000_000 < old:
+                    fs.remove(path)
+
+    def census(self) -> Census:
+        """What lies there. The names tell how many jobs; a file that somebody dropped by hand counts as one."""
+        waiting = [name for name in fs.names(self.layout.new) if not name.startswith(".")] + fs.names(self.layout.work)
+        jobs = sum(int(count[1]) if (count := _COUNT.search(name)) else 1 for name in waiting)
+        bad = sum(1 for name in fs.names(self.layout.bad) if not name.endswith(".why"))
+        return Census(len(waiting), jobs, bad)
+
+
+def census(path: str | os.PathLike[str]) -> Census:
+    """What lies in the inbox of a spool; nothing where there is no spool."""
+    layout = Layout(fs.real_path(os.fspath(path)))
+    try:
+        fs.facts(layout.new)
+    except FileNotFoundError:
+        return Census(0, 0, 0)
+    return Box(layout, SYSTEM, Limits()).census()
+
+
+# -- into the ledger -------------------------------------------------------------------------------------------------
+
+
+class Sweeper:
+    """Empties the inbox into the ledger beside it."""
+
+    def __init__(self, ledger: Ledger, limits: Limits) -> None:
+        self._ledger = ledger
+        self._limits = limits
+        self._box = Box(ledger.layout, ledger.clock, limits)
+        #: Marks of parcels that were unlinked: the next step, which flushes work/ first, takes them away.
+        self._over: list[tuple[str, str]] = []
+        self._tidy_at = 0.0
+
+    def sweep(self) -> Ingested:
+        """Raises StoreFull and the like of the ledger; the files stay where they are then."""
+        ledger = self._ledger
+        with ledger.lock:
+            try:
+                self._tidy()
+                # A look without the lock: mostly there is nothing.
+                if not fs.names(ledger.layout.new) and not fs.names(ledger.layout.work):
+                    return Ingested(0, 0, 0)
+                lock = fs.open_lock(ledger.layout.sweep)
+                try:
+                    return self._sweep() if fs.try_lock(lock) else Ingested(0, 0, 0)
+                finally:
+                    fs.close(lock)
+            except OSError as error:
+                raise StoreUnavailable(
+                    f"spool: {ledger.layout.at('inbox')}: {error}; check the disk and the owner"
+                ) from error
+
+    def _tidy(self) -> None:
+        now = self._ledger.clock.monotonic()
+        if now >= self._tidy_at:
+            self._tidy_at = now + _TIDY_S
+            self._box.tidy()
+            wake.tidy(self._ledger.layout, self._ledger.clock.now_us() / 1e6)
+
+    def _sweep(self) -> Ingested:
+        files = jobs = bad = 0
+        names = self._box.take(_SWEEP_FILES)
+        self._ledger.check_room()
+        step: list[Parcel] = []
+        for name in names:
+            try:
+                parcel = self._box.read(name)
+            except FileNotFoundError:
+                # Race: somebody took it away by hand.
+                continue
+            if parcel is None:
+                bad += 1
+                continue
+            step.append(parcel)
+            files += 1
+            if self._is_full(step):
+                jobs += self._ingest(step)
+                step = []
+                if jobs >= _SWEEP_JOBS:
+                    break
+        fs.passed("I2")
+        if step:
+            jobs += self._ingest(step)
+        return Ingested(files, jobs, bad)
+
+    def _is_full(self, step: Sequence[Parcel]) -> bool:
+        return (
+            len(step) >= _STEP_FILES
+            or sum(len(parcel.entries) for parcel in step) >= _STEP_JOBS
+            or sum(parcel.size for parcel in step) >= MAX_FILE
+        )
+
+    def _ingest(self, parcels: Sequence[Parcel]) -> int:
+        """Jobs and marks of some parcels in one transaction (I3), flushed in every mode (I4), then the unlinks (I5)."""
+        fresh = 0
+        with self._ledger.write(Flush.ALWAYS) as tx:
+            for queue, u in self._over:
+                tx.db.execute(_UNMARK, (queue, u))
+            for parcel in parcels:
+                groups = _grouped(parcel.entries)
+                # The parcel's own mark, one a queue. It needs no end here: Box.read looks after that.
+                first = {queue for queue, _ in groups if set_mark(tx.book(queue), Mark(parcel.u, 1), 2**62)}
+                for (queue, mark), jobs in groups.items():
+                    if queue in first:
+                        fresh += enqueue(tx.book(queue), jobs, mark, self._limits).count(Word.OK)
+        fs.passed("I4")
+        self._over = []
+        for parcel in parcels:
+            self._box.done(parcel.name)
+            self._over += {(entry.queue, parcel.u) for entry in parcel.entries}
+            fs.passed("I5")
+        return fresh
+
+
+def _grouped(entries: Iterable[Entry]) -> dict[tuple[str, Mark | None], list[NewJob]]:
+    groups: dict[tuple[str, Mark | None], list[NewJob]] = {}
+    for entry in entries:
+        groups.setdefault((entry.queue, entry.mark), []).append(entry.job)
+    return groups

@@ -1,0 +1,142 @@
+"""Which file of a spool is what, and how a directory becomes one. FORMAT.md is the text to this module."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from batchq.errors import ConfigError, StoreCorrupt, StoreError, StoreUnavailable, StoreVersion
+from batchq.spool import fs
+
+#: The major number of the format that this code reads and writes.
+MAJOR = 1
+_FORMAT = re.compile(rb"batchq-spool (\d{1,9})\n")
+_DB = ("queue.db", "queue.db-wal", "queue.db-shm", "queue.db-journal")
+_OURS = frozenset((*_DB, "FORMAT", "gate", "sweep", "waiters", "waiting", "inbox", "lost+found"))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The names inside one spool."""
+
+    root: str
+
+    def at(self, *parts: str) -> str:
+        return os.path.join(self.root, *parts)
+
+    @property
+    def format(self) -> str:
+        return self.at("FORMAT")
+
+    @property
+    def db(self) -> str:
+        """The ledger. Never opened by anything but SQLite."""
+        return self.at("queue.db")
+
+    @property
+    def wal(self) -> str:
+        return self.at("queue.db-wal")
+
+    @property
+    def gate(self) -> str:
+        """Locked around every write transaction, open, close and checkpoint of the ledger."""
+        return self.at("gate")
+
+    @property
+    def sweep(self) -> str:
+        """Locked by whoever empties the inbox."""
+        return self.at("sweep")
+
+    @property
+    def waiters(self) -> str:
+        """One FIFO a waiting process."""
+        return self.at("waiters")
+
+    @property
+    def waiting(self) -> str:
+        """Further names of those FIFOs, one for each hint that is waited for."""
+        return self.at("waiting")
+
+    @property
+    def tmp(self) -> str:
+        return self.at("inbox", "tmp")
+
+    @property
+    def new(self) -> str:
+        return self.at("inbox", "new")
+
+    @property
+    def work(self) -> str:
+        return self.at("inbox", "work")
+
+    @property
+    def bad(self) -> str:
+        return self.at("inbox", "bad")
+
+
+def prepare(path: str, *, ledger: bool) -> Layout:
+    """Makes the directory a spool where it is none yet, and refuses one that can't be trusted or understood.
+
+    `ledger=False` asks for the inbox alone: it may lie where a ledger may not.
+    Raises ConfigError (not private, not empty and no spool), StoreError (file system), StoreVersion, StoreUnavailable.
+    """
+    root = fs.real_path(path)
+    try:
+        fs.make_dir(root)
+        if fault := fs.fault_of_dir(root):
+            raise ConfigError(f"spool: {root}: {fault}")
+        if ledger and fs.is_remote(kind := fs.kind_of_fs(root)):
+            raise StoreError(
+                f"spool: {root}: lies on {kind}, where SQLite's locks and shared memory do not hold; "
+                "use a local file system (ext4, xfs, btrfs, apfs, tmpfs)"
+            )
+        layout = Layout(root)
+        _stamp(layout)
+        for part in ("inbox", "inbox/tmp", "inbox/new", "inbox/work", "inbox/bad"):
+            fs.make_dir(layout.at(part))
+        if ledger:
+            fs.make_dir(layout.waiters)
+            fs.make_dir(layout.waiting)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"spool: {root}: can't be made or entered ({error}); check the path and its owner"
+        ) from error
+    return layout
+
+
+def _stamp(layout: Layout) -> None:
+    """Writes FORMAT, or reads it and refuses what this code does not know."""
+    present = fs.names(layout.root)
+    if "FORMAT" in present:
+        check_format(layout)
+        return
+    foreign = [name for name in present if name not in _OURS and not name.startswith("FORMAT.")]
+    if foreign:
+        raise ConfigError(
+            f"spool: {layout.root}: expected an empty or new directory, found {foreign[0]!r:.60} and no FORMAT; "
+            "give the spool a directory of its own"
+        )
+    if "queue.db" in present:
+        raise StoreCorrupt(
+            f"spool: {layout.root}: has a queue.db but no FORMAT; "
+            f"if it is batchq's, write the line 'batchq-spool {MAJOR}' to FORMAT"
+        )
+    # Two may do this at once: both write the same.
+    temporary = f"{layout.format}.{os.getpid()}.{os.urandom(4).hex()}"
+    fs.write_whole(temporary, layout.format, b"batchq-spool %d\n" % MAJOR)
+
+
+def check_format(layout: Layout) -> None:
+    """Raises StoreVersion for a format of another major number, StoreCorrupt for what is none."""
+    read = fs.read_foreign(layout.format, limit=4096, owners=fs.owners_of(layout.root))
+    found = _FORMAT.fullmatch(read.data)
+    if read.fault or found is None:
+        raise StoreCorrupt(
+            f"spool: {layout.format}: expected 'batchq-spool {MAJOR}', found {read.fault or repr(read.data[:60])}"
+        )
+    if int(found[1]) != MAJOR:
+        raise StoreVersion(
+            f"spool: {layout.root}: has format {int(found[1])}, this batchq reads format {MAJOR}; "
+            "use the batchq that wrote it, or a new directory"
+        )

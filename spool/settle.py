@@ -1,0 +1,172 @@
+"""The moves out of active: complete, retry, bury, snooze, release by the claims' holder; reap when that is lost.
+
+All of them are fenced alike: the job stands among the worker's claims, under this token, or it is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from batchq.job import SNOOZE_MIN_MS, Buried, Completed, Lost, Outcome, Released, Retried, Snoozed
+from batchq.lifecycle import Word
+from batchq.spool.ledger import Book
+from batchq.spool.rows import Puts, Standing, held, note, remove
+from batchq.spool.schema import sql
+from batchq.store import Limits
+
+_LEASE_OF = sql("SELECT until FROM lease WHERE queue=? AND worker=?")
+_UNLEASE = sql("DELETE FROM lease WHERE queue=? AND worker=?")
+_REMEMBERED = sql(
+    "INSERT INTO gone(queue,id,until) VALUES(?,?,?) ON CONFLICT(queue,id) DO UPDATE SET until=excluded.until"
+)
+
+
+class Settling:
+    """A batch of ends in the making: gathered job by job, written as few statements."""
+
+    def __init__(self, book: Book, limits: Limits) -> None:
+        self.book = book
+        self.n = book.n
+        self.limits = limits
+        self.puts = Puts(book)
+        self.gone: list[Standing] = []
+        self.back: list[tuple[Standing, int]] = []
+
+    def write(self) -> None:
+        if self.gone:
+            remove(self.book, self.gone, self.limits.remember_ms)
+        if self.back:
+            self.puts.heads(self.back)
+        self.puts.write()
+
+
+def settle(
+    book: Book, worker: str, outcomes: Sequence[Outcome], again: bool, limits: Limits
+) -> tuple[tuple[Word, ...], int]:
+    """Every outcome through its move. Answers the words, and how many claims the worker has left."""
+    holds = held(book, worker)
+    settling = Settling(book, limits)
+    refused = Word.SETTLED if again else Word.STALE
+    words = []
+    for outcome in outcomes:
+        claim = outcome.claim
+        standing = holds.get(claim.id)
+        if standing is None or standing.attempts != claim.token:
+            words.append(refused)
+            continue
+        del holds[claim.id]
+        words.append(_MOVES[type(outcome)](settling, standing, outcome))
+    settled = len(words) - words.count(refused)
+    if not again:
+        book.n["fenced"] += len(words) - settled
+    book.n["n_active"] -= settled
+    settling.write()
+    return tuple(words), len(holds)
+
+
+def complete(to: Settling, standing: Standing, outcome: Completed) -> Word:
+    to.n["completed"] += 1
+    if outcome.keep_ms <= 0:
+        to.gone.append(standing)
+        return Word.OK
+    to.puts.completed(standing, outcome.keep_ms, note(to.book, standing, result=outcome.result))
+    if standing.given:
+        # From its end on, not from the end of its retention.
+        to.book.db.execute(_REMEMBERED, (to.book.queue, standing.id, to.book.now + to.limits.remember_ms))
+    return Word.OK
+
+
+def retry(to: Settling, standing: Standing, outcome: Retried) -> Word:
+    crashed = outcome.cause == "crashed"
+    if outcome.cause in ("crashed", "timed_out"):
+        to.n[outcome.cause] += 1
+    if standing.cancel:
+        return _end_cancelled(to, standing)
+    standing = standing._replace(crashes=standing.crashes + crashed)
+    reason = ""
+    if standing.attempts - standing.forgiven >= outcome.max_attempts:
+        reason = "max_attempts" if outcome.cause == "failed" else outcome.cause
+    elif standing.crashes >= outcome.max_crashes:
+        reason = "poison"
+    noted = note(to.book, standing, error=outcome.error, reason=reason)
+    if reason:
+        to.puts.dead(standing, noted)
+        return Word.DEAD
+    to.n["retried"] += 1
+    to.puts.delayed(standing, outcome.delay_ms, noted)
+    return Word.OK
+
+
+def bury(to: Settling, standing: Standing, outcome: Buried) -> Word:
+    if standing.cancel:
+        return _end_cancelled(to, standing)
+    to.puts.dead(standing, note(to.book, standing, error=outcome.error, reason=outcome.reason))
+    return Word.OK
+
+
+def snooze(to: Settling, standing: Standing, outcome: Snoozed) -> Word:
+    if standing.cancel:
+        return _end_cancelled(to, standing)
+    to.n["snoozed"] += 1
+    forgiven = standing._replace(forgiven=standing.forgiven + 1)
+    to.puts.delayed(forgiven, max(outcome.delay_ms, SNOOZE_MIN_MS), standing.noted)
+    return Word.OK
+
+
+def release(to: Settling, standing: Standing, outcome: Released) -> Word:
+    if standing.cancel:
+        return _end_cancelled(to, standing)
+    to.n["released"] += 1
+    noted = note(to.book, standing, error=outcome.error) if outcome.error else standing.noted
+    to.back.append((standing._replace(forgiven=standing.forgiven + 1), noted))
+    return Word.OK
+
+
+def reap(book: Book, worker: str, outcomes: Sequence[Lost], limits: Limits) -> int:
+    """Answers how many claims are left, -1 where the worker is not sealed."""
+    lease = book.db.execute(_LEASE_OF, (book.queue, worker)).fetchone()
+    if lease is None or lease[0]:
+        return -1
+    holds = held(book, worker)
+    settling = Settling(book, limits)
+    before = len(holds)
+    for outcome in outcomes:
+        standing = holds.get(outcome.claim.id)
+        if standing is not None and standing.attempts == outcome.claim.token:
+            del holds[outcome.claim.id]
+            _lose(settling, standing, outcome)
+    book.n["n_active"] -= before - len(holds)
+    settling.write()
+    if not holds:
+        book.db.execute(_UNLEASE, (book.queue, worker))
+    return len(holds)
+
+
+def _lose(to: Settling, standing: Standing, outcome: Lost) -> None:
+    to.n["lost"] += 1
+    if standing.cancel:
+        _end_cancelled(to, standing)
+        return
+    standing = standing._replace(lost=standing.lost + 1, forgiven=standing.forgiven + 1)
+    poison = standing.lost >= outcome.max_lost
+    noted = note(to.book, standing, error=outcome.error, reason="poison" if poison else "")
+    if poison:
+        to.puts.dead(standing, noted)
+    else:
+        to.puts.delayed(standing, outcome.delay_ms, noted)
+
+
+def _end_cancelled(to: Settling, standing: Standing) -> Word:
+    to.n["cancelled"] += 1
+    to.gone.append(standing)
+    return Word.CANCELLED
+
+
+_MOVES: dict[type, Callable[[Settling, Standing, Any], Word]] = {
+    Completed: complete,
+    Retried: retry,
+    Buried: bury,
+    Snoozed: snooze,
+    Released: release,
+}

@@ -1,0 +1,265 @@
+"""SpoolStore: the file spool as a store. Each method opens one transaction and calls the move of its name."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import weakref
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import orjson
+
+from batchq.clock import SYSTEM, Clock
+from batchq.errors import ConfigError
+from batchq.job import (
+    Buried,
+    Claims,
+    Completed,
+    Exchange,
+    Job,
+    Leases,
+    Lost,
+    Mark,
+    NewJob,
+    Outcome,
+    Page,
+    Promoted,
+    QueueStats,
+    Released,
+    Renewal,
+    Retried,
+    Sealed,
+    Snoozed,
+    check_queue,
+)
+from batchq.lifecycle import State, Word
+from batchq.spool import claim, enqueue, inbox, lease, manage, reads, settle, wake
+from batchq.spool.ledger import Durability, Flush, Ledger
+from batchq.spool.schema import sql
+from batchq.store import PROMOTE_LIMIT, Limits, Store, StoreInfo, Traits
+
+_PUBLISH = sql(
+    "INSERT INTO master(id,until,status) VALUES(?,?,?) "
+    "ON CONFLICT(id) DO UPDATE SET until=excluded.until,status=excluded.status"
+)
+_UNPUBLISH = sql("DELETE FROM master WHERE id=? OR until<=?")
+_MASTERS = sql("SELECT status FROM master WHERE until>? ORDER BY id")
+
+
+class SpoolStore(Store):
+    """Jobs in a directory: an SQLite ledger and a drop box of plain files. Threads may share it; forks are safe.
+
+    `durability`, what a power cut may take back: `power` nothing that was accepted, but a finished job may run
+    again; `strict` nothing that was acknowledged; `process` the last moments. A killed process never loses anything.
+
+    Raises ConfigError, StoreError, StoreVersion, StoreCorrupt or StoreUnavailable where the directory is none for it.
+    """
+
+    traits = Traits(kind="spool", shared=True, durable=True, idle_wait_s=1.0)
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        limits: Limits = Limits(),  # noqa: B008 - a frozen value
+        clock: Clock = SYSTEM,
+        durability: Durability = "power",
+    ) -> None:
+        if durability not in get_args(Durability):
+            raise ConfigError(f"durability: expected power, strict or process, found {durability!r:.60}")
+        self._limits = limits
+        self._clock = clock
+        self._ledger = Ledger(os.fspath(path), clock=clock, durability=durability)
+        self._waiters: weakref.WeakSet[wake.FifoWaiter] = weakref.WeakSet()
+        self._inbox = inbox.Sweeper(self._ledger, limits)
+        #: Queue -> the lane up to which marks were looked at.
+        self._marks_seen: dict[str, str] = {}
+        self._finalizer = weakref.finalize(self, Ledger.close, self._ledger)
+
+    @property
+    def path(self) -> str:
+        return self._ledger.layout.root
+
+    # -- moves -----------------------------------------------------------------------------------------------------
+
+    def enqueue(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None) -> list[Word]:
+        check_queue(queue)
+        words: list[Word] = []
+        if not jobs:
+            return words
+        self._ledger.check_room()
+        for step in enqueue.steps(jobs, mark):
+            with self._ledger.write(Flush.ACCEPTED) as tx:
+                words += enqueue.enqueue(tx.book(queue), step, mark, self._limits)
+        return words
+
+    def register(self, queue: str, worker: str, lease_ms: int) -> Word:
+        check_queue(queue)
+        with self._ledger.write(Flush.STRICT) as tx:
+            return lease.register(tx.book(queue), worker, lease_ms)
+
+    def claim(self, queue: str, worker: str, want: int, held: int) -> Claims:
+        return self.exchange(queue, worker, (), want, held).claimed
+
+    def renew(self, queue: str, workers: Sequence[str], lease_ms: int) -> Renewal:
+        with self._ledger.write(Flush.STRICT) as tx:
+            return lease.renew(tx.book(queue), workers, lease_ms)
+
+    def complete(self, queue: str, worker: str, outcomes: Sequence[Completed], *, again: bool = False) -> list[Word]:
+        return list(self.exchange(queue, worker, outcomes, 0, 0, again=again).words)
+
+    def retry(self, queue: str, worker: str, outcomes: Sequence[Retried], *, again: bool = False) -> list[Word]:
+        return list(self.exchange(queue, worker, outcomes, 0, 0, again=again).words)
+
+    def bury(self, queue: str, worker: str, outcomes: Sequence[Buried], *, again: bool = False) -> list[Word]:
+        return list(self.exchange(queue, worker, outcomes, 0, 0, again=again).words)
+
+    def snooze(self, queue: str, worker: str, outcomes: Sequence[Snoozed], *, again: bool = False) -> list[Word]:
+        return list(self.exchange(queue, worker, outcomes, 0, 0, again=again).words)
+
+    def release(self, queue: str, worker: str, outcomes: Sequence[Released], *, again: bool = False) -> list[Word]:
+        return list(self.exchange(queue, worker, outcomes, 0, 0, again=again).words)
+
+    def exchange(
+        self, queue: str, worker: str, outcomes: Sequence[Outcome], want: int, held: int, *, again: bool = False
+    ) -> Exchange:
+        words: tuple[Word, ...] = ()
+        claimed = Claims(Word.OK)
+        if not outcomes:
+            if want <= 0:
+                return Exchange(words, claimed)
+            nothing = claim.nothing_there(self._ledger, queue, worker, held)
+            if nothing is not None:
+                return Exchange(words, nothing)
+        with self._ledger.write(Flush.STRICT) as tx:
+            book = tx.book(queue)
+            holds: int | None = None
+            if outcomes:
+                words, holds = settle.settle(book, worker, outcomes, again, self._limits)
+            if want > 0:
+                claimed = claim.claim(book, worker, want, held, holds=holds)
+        if claimed.word is Word.OK and claimed.claims:
+            self._stand_down()
+        return Exchange(words, claimed)
+
+    def _stand_down(self) -> None:
+        """A process that has found work must not be roused for more: hints are for the idle."""
+        for waiter in tuple(self._waiters):
+            if waiter.kind == "wake":
+                waiter.stand_down()
+
+    def promote(self, queue: str, limit: int = PROMOTE_LIMIT) -> Promoted:
+        self._forget_marks(queue)
+        quiet = claim.quiet(self._ledger, queue)
+        if quiet is not None:
+            promoted, ready = quiet
+            if ready:
+                wake.push(self._ledger.layout, "wake", queue)
+            return promoted
+        with self._ledger.write(Flush.STRICT) as tx:
+            return claim.promote(tx.book(queue), limit)
+
+    def _forget_marks(self, queue: str) -> None:
+        over, seen = claim.old_marks(self._ledger, queue, self._marks_seen.get(queue, ""), self._limits)
+        self._marks_seen[queue] = seen
+        if over:
+            with self._ledger.write(Flush.STRICT) as tx:
+                claim.unmark(tx.book(queue), over, self._limits)
+
+    def seal(self, queue: str, worker: str, expected_ms: int | None = None) -> Sealed:
+        with self._ledger.write(Flush.STRICT) as tx:
+            return lease.seal(tx.book(queue), worker, expected_ms)
+
+    def reap(self, queue: str, worker: str, outcomes: Sequence[Lost]) -> int:
+        with self._ledger.write(Flush.STRICT) as tx:
+            return settle.reap(tx.book(queue), worker, outcomes, self._limits)
+
+    def cancel(self, queue: str, ids: Sequence[str]) -> list[Word]:
+        with self._ledger.write(Flush.ACCEPTED) as tx:
+            return manage.cancel(tx.book(queue), ids, self._limits)
+
+    def requeue(self, queue: str, ids: Sequence[str]) -> list[Word]:
+        with self._ledger.write(Flush.ACCEPTED) as tx:
+            return manage.requeue(tx.book(queue), ids)
+
+    def purge(self, queue: str, state: State, ids: Sequence[str]) -> int:
+        with self._ledger.write(Flush.ACCEPTED) as tx:
+            return manage.purge(tx.book(queue), state, ids, self._limits)
+
+    def pause(self, queue: str) -> None:
+        check_queue(queue)
+        with self._ledger.write(Flush.ACCEPTED) as tx:
+            manage.pause(tx.book(queue))
+
+    def resume(self, queue: str) -> None:
+        check_queue(queue)
+        with self._ledger.write(Flush.ACCEPTED) as tx:
+            manage.resume(tx.book(queue))
+
+    # -- the inbox -------------------------------------------------------------------------------------------------
+
+    def sweep_inbox(self) -> inbox.Ingested:
+        """Takes what lies in the inbox, each file exactly once. One process at a time; does nothing where another is
+        at it. Bounded: call again at once while it comes back with files."""
+        return self._inbox.sweep()
+
+    # -- reads -----------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[str]:
+        return reads.queues(self._ledger)
+
+    def stats(self, queue: str) -> QueueStats:
+        return reads.stats(self._ledger, queue)
+
+    def get(self, queue: str, job_id: str) -> Job | None:
+        return reads.get(self._ledger, queue, job_id)
+
+    def jobs(self, queue: str, state: State, *, cursor: str = "", limit: int = 100) -> Page:
+        return reads.jobs(self._ledger, queue, state, cursor, limit)
+
+    def leases(self, queue: str) -> Leases:
+        return lease.leases(self._ledger, queue)
+
+    def now_ms(self) -> int:
+        return self._clock.now_us() // 1000
+
+    def info(self) -> StoreInfo:
+        return StoreInfo(f"spool:{self.path}", "spool", f"format 1, SQLite {sqlite3.sqlite_version}")
+
+    # -- waiting, and the life of the handle -------------------------------------------------------------------------
+
+    def wake_waiter(self, queues: Sequence[str]) -> wake.FifoWaiter:
+        return self._waiter("wake", queues)
+
+    def timer_waiter(self, queues: Sequence[str]) -> wake.FifoWaiter:
+        return self._waiter("timer", queues)
+
+    def _waiter(self, kind: wake.Kind, queues: Sequence[str]) -> wake.FifoWaiter:
+        waiter = wake.FifoWaiter(self._ledger.layout, kind, queues)
+        self._waiters.add(waiter)
+        return waiter
+
+    def publish(self, master: str, status: dict[str, Any], ttl_ms: int) -> None:
+        with self._ledger.write(Flush.STRICT) as tx:
+            now = tx.now_us // 1000
+            if status:
+                tx.db.execute(_PUBLISH, (master, now + ttl_ms, orjson.dumps(status)))
+            tx.db.execute(_UNPUBLISH, ("" if status else master, now))
+
+    def masters(self) -> list[dict[str, Any]]:
+        return [orjson.loads(status) for (status,) in self._ledger.look(_MASTERS, (self.now_ms(),))]
+
+    def before_fork(self) -> None:
+        self._ledger.close()
+
+    def after_fork(self) -> None:
+        self._ledger.drop_inherited()
+        for waiter in list(self._waiters):
+            waiter.close()
+        self._waiters = weakref.WeakSet()
+
+    def close(self) -> None:
+        for waiter in list(self._waiters):
+            waiter.close()
+        self._ledger.close()
