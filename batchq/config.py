@@ -17,7 +17,7 @@ from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from batchq.errors import ConfigError
@@ -130,7 +130,7 @@ class Settings:
     #: The file spool: the store where there is no url, and where producers' fallback writes.
     spool: str = _setting("", Text(_PATH, "path", "a directory", path=True))
     #: What a power cut may take from the spool: power (finishes), strict (nothing), process (the tail).
-    durability: str = _setting("power", Choice(("power", "strict", "process")))
+    durability: Literal["power", "strict", "process"] = _setting("power", Choice(("power", "strict", "process")))
     #: Producers spool while Redis is away. Off: StoreUnavailable instead.
     fallback: bool = _setting(True, Flag())
     #: Also where the spool would not outlive the host (tmpfs, a container's own layer).

@@ -8,13 +8,12 @@ command line calls `setup`. As JSON an event is one object a line.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
 import traceback
 from typing import IO, Any, Literal
-
-import orjson
 
 logger = logging.getLogger("batchq")
 
@@ -81,15 +80,15 @@ def _escaped(character: str) -> str:
 
 
 def _plain(value: object) -> Any:
-    """The value for JSON: numbers and lists stay, all else is text that any UTF-8 file takes."""
+    """The value for JSON: numbers and lists stay, all else is text."""
     if value is None or isinstance(value, bool | int):
         return value if not isinstance(value, int) or -(2**53) <= value <= 2**53 else str(value)
     if isinstance(value, float):
-        # orjson would write null for a NaN.
+        # JSON has no NaN.
         return value if abs(value) < float("inf") else str(value)
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    return _cut(str(value)).encode("utf-8", "backslashreplace").decode()
+    return _cut(str(value))
 
 
 class _Format(logging.Formatter):
@@ -135,7 +134,8 @@ class JsonFormat(_Format):
         trace = self.trace_of(record)
         if trace:
             out["trace"] = _plain(trace)
-        return orjson.dumps(out).decode()
+        # All but ASCII as escapes: line separators and terminal controls beyond ASCII are plain text to JSON.
+        return json.dumps(out).replace("\x7f", "\\u007f")
 
 
 def setup(format: str = "text", level: str = "info", stream: IO[str] | None = None) -> None:

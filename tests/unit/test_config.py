@@ -95,8 +95,19 @@ def test_paths_in_the_file_are_relative_to_the_file(here: Path) -> None:
 
 @pytest.mark.parametrize(
     ("written", "ms"),
-    [("30s", 30_000), ("5m", 300_000), ("1h", 3_600_000), ("2d", 172_800_000), ("500ms", 500), ("30", 30_000)]
-    + [(" 1.5s ", 1_500), (30, 30_000), (0.25, 250), (timedelta(minutes=2), 120_000), ("0.0001s", 1)],
+    [
+        ("30s", 30000),
+        ("5m", 300000),
+        ("1h", 3600000),
+        ("2d", 172800000),
+        ("500ms", 500),
+        ("30", 30000),
+        (" 1.5s ", 1500),
+        (30, 30000),
+        (0.25, 250),
+        (timedelta(minutes=2), 120000),
+        ("0.0001s", 1),
+    ],
 )
 def test_durations(written: object, ms: int) -> None:
     """All documented ways to write a duration are read, and what is finer than a millisecond is rounded up."""
@@ -104,12 +115,32 @@ def test_durations(written: object, ms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["half a minute", "", "-1", "-1s", "1_000", "0x10", "\uff11\uff10", "inf", "nan", "1e3", "5 min", "10ss"]
-    + [True, None, -1, float("nan"), float("inf"), [], timedelta(seconds=-1)],
+    "written",
+    [
+        "half a minute",
+        "",
+        "-1",
+        "-1s",
+        "1_000",
+        "0x10",
+        "\uff11\uff10",
+        "inf",
+        "nan",
+        "1e3",
+        "5 min",
+        "10ss",
+        True,
+        None,
+        -1,
+        float("nan"),
+        float("inf"),
+        [],
+        timedelta(seconds=-1),
+    ],
 )
 def test_no_durations(written: object) -> None:
     """What is no duration is refused, also where int() or float() of Python would take it."""
-    with pytest.raises(ValueError, match="duration|finite"):
+    with pytest.raises(ValueError, match=r"duration|finite"):
         kinds.duration_ms(written)
 
 
@@ -125,7 +156,9 @@ def test_a_shown_size_is_read_back(size: int) -> None:
     assert kinds.size_bytes(kinds.show_size(size)) == size
 
 
-@pytest.mark.parametrize(("written", "size"), [("64KiB", 65_536), ("1MiB", 1 << 20), ("2G", 2 << 30), ("100", 100), (7, 7)])
+@pytest.mark.parametrize(
+    ("written", "size"), [("64KiB", 65_536), ("1MiB", 1 << 20), ("2G", 2 << 30), ("100", 100), (7, 7)]
+)
 def test_sizes(written: object, size: int) -> None:
     """All documented ways to write a size are read."""
     assert kinds.size_bytes(written) == size
@@ -147,10 +180,29 @@ def test_impossible_numbers_of_processes_are_refused(here: Path, value: object) 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("lease", 0), ("lease", -5), ("lease", "2000d"), ("max_attempts", 0), ("result_max", "64 potatoes")]
-    + [("log_format", "xml"), ("fallback", "perhaps"), ("url", "mysql://x"), ("prefix", "a b"), ("queues", "a,a")]
-    + [("queues", "a:0"), ("queues", "a b"), ("queues", 7), ("max_attempts", "5"), ("fallback", 1), ("spool", "")]
-    + [("durability", "none"), ("max_payload", "1GiB"), ("max_rss", "5"), ("lease", "1" * 5000), ("dead_limit", 2**40)],
+    [
+        ("lease", 0),
+        ("lease", -5),
+        ("lease", "2000d"),
+        ("max_attempts", 0),
+        ("result_max", "64 potatoes"),
+        ("log_format", "xml"),
+        ("fallback", "perhaps"),
+        ("url", "mysql://x"),
+        ("prefix", "a b"),
+        ("queues", "a,a"),
+        ("queues", "a:0"),
+        ("queues", "a b"),
+        ("queues", 7),
+        ("max_attempts", "5"),
+        ("fallback", 1),
+        ("spool", ""),
+        ("durability", "none"),
+        ("max_payload", "1GiB"),
+        ("max_rss", "5"),
+        ("lease", "1" * 5000),
+        ("dead_limit", 2**40),
+    ],
 )
 def test_impossible_values_in_code_and_file_are_refused(here: Path, key: str, value: object) -> None:
     """Out of range, of another type, contradicting itself: one line that names the key and where it stands."""
@@ -165,8 +217,12 @@ def test_impossible_values_in_code_and_file_are_refused(here: Path, key: str, va
 
 @pytest.mark.parametrize(
     ("variable", "near"),
-    [("BATCHQ_LEASE_TME", "BATCHQ_LEASE"), ("BATCHQ_MAXATTEMPTS", "BATCHQ_MAX_ATTEMPTS"), ("batchq_lease", "BATCHQ_LEASE")]
-    + [("BATCHQ_GRACEE", "BATCHQ_GRACE")],
+    [
+        ("BATCHQ_LEASE_TME", "BATCHQ_LEASE"),
+        ("BATCHQ_MAXATTEMPTS", "BATCHQ_MAX_ATTEMPTS"),
+        ("batchq_lease", "BATCHQ_LEASE"),
+        ("BATCHQ_GRACEE", "BATCHQ_GRACE"),
+    ],
 )
 def test_unknown_variables_are_an_error_with_the_nearest_name(here: Path, variable: str, near: str) -> None:
     """A setting that is spelled wrong never has no effect in silence."""
@@ -307,6 +363,8 @@ def test_every_field_has_a_rule_and_a_unit() -> None:
 
 def test_effective_values_can_be_written_back(here: Path) -> None:
     """What the list shows gives the same settings, when it is set through the environment."""
-    settings = load({"lease": "2s", "queues": ["a:3", "b"], "max_rss": "200MiB", "timeout": "90s"}, environ={}, cwd=here)
+    settings = load(
+        {"lease": "2s", "queues": ["a:3", "b"], "max_rss": "200MiB", "timeout": "90s"}, environ={}, cwd=here
+    )
     environ = {f"BATCHQ_{key.upper()}": shown for key, shown, _ in settings.effective() if shown != "none"}
     assert load(environ=environ, cwd=here) == settings

@@ -58,7 +58,15 @@ def test_without_parentheses_the_terms_are_the_defaults(app: App) -> None:
         return "pong"
 
     spec = ping.spec
-    assert (spec.name, spec.queue, spec.max_attempts, spec.backoff, spec.timeout_ms, spec.keep_ms, spec.batch_claim) == (
+    assert (
+        spec.name,
+        spec.queue,
+        spec.max_attempts,
+        spec.backoff,
+        spec.timeout_ms,
+        spec.keep_ms,
+        spec.batch_claim,
+    ) == (
         "ping",
         "default",
         None,
@@ -193,6 +201,7 @@ def _accepts(call: Any, args: tuple[int, ...], kwargs: dict[str, int]) -> bool:
     try:
         call(args, kwargs)
     except TypeError as error:
-        assert "()" in str(error)
+        if "()" not in str(error):
+            raise
         return False
     return True
