@@ -51,6 +51,7 @@ local function clock()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000000 + tonumber(t[2]) + tonumber(redis.call('GET', '%s') or 0)
 end
+local LATEST_MS = 2199023255551
 local function due_ms(us) return math.floor(us / 1000) end
 local function fire_ms(us, delay) return math.ceil(us / 1000) + delay end
 """
@@ -247,6 +248,11 @@ class RedisStore(Store):
         answer = self._links.run(send)[0]
         if answer[0] == b"again":
             return [Word.AGAIN] * len(jobs)
+        if answer[0] == b"late":
+            late = jobs[answer[1] - 1].id
+            raise ConfigError(
+                f"delay: job {late} would run after 7 September 2039, the latest fire-time there is; give an earlier one"
+            )
         words = [Word.OK] * len(jobs)
         for place in answer[1:]:
             words[place - 1] = Word.KNOWN
@@ -260,7 +266,6 @@ class RedisStore(Store):
             self._announced[queue] = now
 
     def register(self, queue: str, worker: str, lease_ms: int) -> Word:
-        self._announce(queue)
         return _words(self._move("register", queue, [worker, lease_ms]))[0]
 
     def claim(self, queue: str, worker: str, want: int, held: int) -> Claims:
@@ -275,7 +280,6 @@ class RedisStore(Store):
         return Claims(word, held)
 
     def renew(self, queue: str, workers: Sequence[str], lease_ms: int) -> Renewal:
-        self._announce(queue)
         words, *marks = self._move("renew", queue, [lease_ms, *workers], each=workers)
         triples = [(marks[i].decode(), marks[i + 1].decode(), int(marks[i + 2])) for i in range(0, len(marks), 3)]
         return Renewal(tuple(_words(words)), tuple(triples))
@@ -283,14 +287,17 @@ class RedisStore(Store):
     def _settle(
         self, name: str, pack: Callable[[Any], list[Arg]], queue: str, worker: str, outcomes: Sequence[Any], again: bool
     ) -> list[Word]:
+        chunks = list(_chunks([pack(out) for out in outcomes], _weight))
         words: list[Word] = []
-        for chunk in _chunks([pack(out) for out in outcomes], _weight):
+        # Each release goes to the head: the last chunk first, or the batch would not keep its order.
+        for chunk in reversed(chunks) if name == "release" else chunks:
             argv = [arg for args in chunk for arg in args]
 
             def send(link: Link, sent_again: bool, argv: list[Arg] = argv) -> list[Reply]:
                 return self._ask(link, [self._eval(name, queue, [int(again or sent_again), *argv], worker)])
 
-            words += _words(self._links.run(send)[0])
+            got = _words(self._links.run(send)[0])
+            words = got + words if name == "release" else words + got
         return words
 
     def complete(self, queue: str, worker: str, outcomes: Sequence[Completed], *, again: bool = False) -> list[Word]:
@@ -318,9 +325,10 @@ class RedisStore(Store):
         for kind, places in by_kind.items():
             name, pack = _SETTLE[kind]
             packed = [(place, pack(outcomes[place])) for place in places]
+            chunks = list(_chunks(packed, lambda item: _weight(item[1])))
             calls += [
                 (name, [place for place, _ in chunk], [arg for _, args in chunk for arg in args])
-                for chunk in _chunks(packed, lambda item: _weight(item[1]))
+                for chunk in (reversed(chunks) if name == "release" else chunks)
             ]
         claim = self._eval("claim", queue, [worker, min(want, MAX_JOBS), held], worker)
 
@@ -376,7 +384,6 @@ class RedisStore(Store):
         return sum(int(self._move("purge", queue, [state.value, *chunk])) for chunk in _chunks(ids, len))
 
     def pause(self, queue: str) -> None:
-        self._announce(queue)
         self._move("pause", queue, [])
 
     def resume(self, queue: str) -> None:

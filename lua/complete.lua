@@ -24,8 +24,13 @@ local words, current, taken = fence(active, attempts, meta, ARGV[1], 2, 3)
 if #taken == 0 then return words end
 
 if tonumber(redis.call('HGET', meta, 'marks') or 0) > 0 then
-  for _, note in ipairs(redis.call('HMGET', notes, unpack(taken))) do
-    if note and read_note(note).cancel == 1 then redis.call('HINCRBY', meta, 'marks', -1) end
+  for i, text in ipairs(redis.call('HMGET', notes, unpack(taken))) do
+    local note = read_note(text)
+    if note.cancel == 1 then
+      note.cancel = 0
+      redis.call('HSET', notes, taken[i], write_note(note))
+      redis.call('HINCRBY', meta, 'marks', -1)
+    end
   end
 end
 local gone, us = {}, 0

@@ -16,7 +16,7 @@
 --       4.. id, row without its first brace, options: '' or '<priority> <when> <given 0|1>'
 --           when: 0 now, +<delay ms>, @<fire ms>
 --
--- Returns again | ok, places of the jobs whose id is known (1 is the first)
+-- Returns again | late, place of a job whose fire-time is past the latest | ok, places of the jobs whose id is known (1 is the first)
 --! include clock
 --! include whole
 --! include count
@@ -59,6 +59,7 @@ for n, id in ipairs(ids) do
       fire = tonumber(string.sub(when, 2))
       if fire <= now then fire = 0 end
     end
+    if fire > LATEST_MS then return {'late', n} end
     fields[#fields + 1] = id
     if fire > 0 then
       fields[#fields + 1] = stamp .. '"at":' .. whole(fire) .. ',' .. row

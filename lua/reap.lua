@@ -35,8 +35,7 @@ local k = {
 local timer, leases, pending, prioritized, wake = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 
 local stands = redis.call('ZSCORE', leases, ARGV[1])
-if not stands then return 0 end
-if tonumber(stands) ~= 0 then return -1 end
+if not stands or tonumber(stands) ~= 0 then return -1 end
 
 if #ARGV > 1 then
   local words, current, taken = fence(k.active, k.attempts, k.meta, '1', 2, 5)

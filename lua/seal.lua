@@ -14,7 +14,7 @@ local leases, active, attempts, rows, notes, meta = unpack(KEYS)
 
 local stands = redis.call('ZSCORE', leases, ARGV[1])
 if not stands then return {'unknown'} end
-if ARGV[2] ~= '' and tonumber(stands) ~= tonumber(ARGV[2]) then return {'renewed'} end
+if tonumber(stands) ~= 0 and ARGV[2] ~= '' and tonumber(stands) ~= tonumber(ARGV[2]) then return {'renewed'} end
 
 redis.call('HDEL', meta, '') -- a first write that is allowed at maxmemory
 if tonumber(stands) ~= 0 then

@@ -32,7 +32,7 @@ local function to_dead(k, id, note, reason, us)
 end
 
 local function to_delayed(k, id, note, ms, us)
-  local fire = fire_ms(us, ms)
+  local fire = math.min(fire_ms(us, ms), LATEST_MS) -- an outcome is never refused for its delay
   note.since = fire
   redis.call('HSET', k.notes, id, write_note(note))
   delay(k.delayed, id, fire)
