@@ -147,3 +147,14 @@ def read_stats(store: Store, url: str, *, since_ms: int, spool: dict[str, Any]) 
     except StoreUnavailable as error:
         return out | {"store": here | {"up": False, "error": str(error)}, "queues": {}, "workers": []}
     return out
+
+
+def spool_stats(path: str) -> dict[str, Any]:
+    """What lies in a spool's inbox; nothing where there is none. A spool that can't be looked into says why."""
+    from batchq.spool.inbox import census
+
+    try:
+        found = census(path)
+    except OSError as error:
+        return {"path": path, "files": 0, "jobs": 0, "bad": 0, "error": str(error)}
+    return {"path": path, "files": found.files, "jobs": found.jobs, "bad": found.bad}

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from batchq import config
-from batchq.admin import PURGED, Listing, ask_all, check_state, find_job, purge_jobs, queues_of, read_stats
+from batchq.admin import PURGED, Listing, ask_all, check_state, find_job, purge_jobs, queues_of, read_stats, spool_stats
 from batchq.arity import Arity
 from batchq.backoff import BackoffLike
 from batchq.clock import SYSTEM, Clock
@@ -311,10 +311,8 @@ class App:
         """Counts, totals, workers and the spool: what `batchq status --json` prints. While the store is away `up` is
         false."""
         url = self.settings.store_url if self._harness is None else "memory:"
-        return read_stats(self.store, url, since_ms=self._opened_ms, spool=self._spool_stats())
-
-    def _spool_stats(self) -> dict[str, Any]:
-        return {"path": self.settings.spool, "files": 0, "jobs": 0, "bad": 0}
+        path = url.removeprefix("spool:") if url.startswith("spool:") else self.settings.spool
+        return read_stats(self.store, url, since_ms=self._opened_ms, spool=spool_stats(path))
 
     def jobs(
         self,

@@ -26,6 +26,7 @@ from batchq.job import Completed, Mark, NewJob
 from batchq.lifecycle import State, Word, unaccounted
 from batchq.memory_store import MemoryStore
 from batchq.refs import JobDead, ResultGone
+from batchq.spool import drop
 from batchq.store import MAX_BYTES, MAX_JOBS
 from batchq.stores import open_store
 
@@ -550,6 +551,19 @@ def test_stats_say_that_the_store_is_away(app: App, store: Recorder) -> None:
     assert stats["store"]["up"] is False
     assert stats["store"]["error"] == "connection refused"
     assert stats["queues"] == {}
+
+
+def test_stats_count_what_lies_in_the_inbox(tmp_path: Any) -> None:
+    """Files that nobody took yet, their jobs, and what was moved aside; of the store's spool, or of the fallback's."""
+    path = str(tmp_path / "spool")
+    drop(path, [("default", NewJob("a", b'{"job":"h"}')), ("default", NewJob("b", b'{"job":"h"}'))])
+    nothing = {"files": 0, "jobs": 0, "bad": 0}
+    assert App("memory:", spool=path).stats()["spool"] == {"path": path, "files": 1, "jobs": 2, "bad": 0}
+    with App(f"spool:{path}", spool="/elsewhere") as app:
+        assert app.stats()["spool"]["path"] == path
+    assert App("memory:", spool=f"{path}/none").stats()["spool"] == {"path": f"{path}/none", **nothing}
+    (tmp_path / "file").write_text("")
+    assert "error" in App("memory:", spool=str(tmp_path / "file" / "below")).stats()["spool"]
 
 
 def test_jobs_lists_all_or_some(app: App, deliver: Any) -> None:
