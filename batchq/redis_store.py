@@ -251,7 +251,7 @@ class RedisStore(Store):
         if answer[0] == b"late":
             late = jobs[answer[1] - 1].id
             raise ConfigError(
-                f"delay: job {late} would run after 7 September 2039, the latest fire-time there is; give an earlier one"
+                f"delay: job {late} would run after 7 September 2039, the latest fire-time there is; give an earlier"
             )
         words = [Word.OK] * len(jobs)
         for place in answer[1:]:
