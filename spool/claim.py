@@ -5,7 +5,7 @@ from __future__ import annotations
 from batchq.job import Claim, Claims, Promoted
 from batchq.lifecycle import Word
 from batchq.spool.ledger import Book, Ledger
-from batchq.spool.rows import earliest, held
+from batchq.spool.rows import delete, earliest, held, lease_of
 from batchq.spool.schema import sql
 from batchq.store import MAX_BYTES, MAX_JOBS, Limits
 
@@ -14,7 +14,6 @@ _ON_THE_WAY = 100
 #: How many given ids, kept jobs and marks that are over one promote takes away.
 _OVER = 1000
 
-_LEASE = sql("SELECT until FROM lease WHERE queue=? AND worker=?")
 _COUNT = sql("SELECT count(*) FROM job WHERE state=2 AND queue=? AND owner=?")
 _PENDING = sql(
     "SELECT seq,id,attempts,forgiven,crashes,lost,row FROM job WHERE state=0 AND queue=? ORDER BY rank,place LIMIT ?"
@@ -43,8 +42,6 @@ _FORGET = sql(
 _MARKS = sql("SELECT lane,at FROM mark WHERE queue=? AND lane>? ORDER BY lane LIMIT ?")
 _UNMARK = sql("DELETE FROM mark WHERE queue=? AND lane=? AND at<=?")
 _EXPIRED = sql("SELECT seq,noted FROM job WHERE state=4 AND queue=? AND at<=? ORDER BY at LIMIT ?")
-_DROP = sql("DELETE FROM job WHERE seq=?")
-_DROP_NOTE = sql("DELETE FROM note WHERE seq=?")
 
 
 def nothing_there(ledger: Ledger, queue: str, worker: str, held_count: int) -> Claims | None:
@@ -64,11 +61,9 @@ def nothing_there(ledger: Ledger, queue: str, worker: str, held_count: int) -> C
 
 def claim(book: Book, worker: str, want: int, held_count: int, *, holds: int | None = None) -> Claims:
     """`holds`: how many claims the worker has, where that was just counted."""
-    lease = book.db.execute(_LEASE, (book.queue, worker)).fetchone()
-    if lease is None:
-        return Claims(Word.UNKNOWN)
-    if not lease[0]:
-        return Claims(Word.SEALED)
+    lease = lease_of(book, worker)
+    if not lease:
+        return Claims(Word.UNKNOWN if lease is None else Word.SEALED)
     if holds is None:
         [[holds]] = book.db.execute(_COUNT, (book.queue, worker))
     if holds != held_count:
@@ -145,8 +140,7 @@ def _expire(book: Book) -> None:
     """Kept jobs whose retention is over. Their given ids are remembered since they were completed."""
     over = book.db.execute(_EXPIRED, (book.queue, book.now, _OVER)).fetchall()
     if over:
-        book.db.executemany(_DROP, [(seq,) for seq, _ in over])
-        book.db.executemany(_DROP_NOTE, [(seq,) for seq, noted in over if noted])
+        delete(book, over)
         book.n["n_completed"] -= len(over)
 
 

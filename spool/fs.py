@@ -262,6 +262,16 @@ def try_lock(fd: int) -> bool:
     return True
 
 
+def stands_at(fd: int, path: str) -> bool:
+    """Whether the file of this descriptor still is the one under that name."""
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    here = os.fstat(fd)
+    return (here.st_ino, here.st_dev) == (there.st_ino, there.st_dev)
+
+
 def unlock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from batchq.job import Leases, Renewal, Sealed
 from batchq.lifecycle import Word
 from batchq.spool.ledger import Book, Ledger
-from batchq.spool.rows import held, row_of
+from batchq.spool.rows import held, lease_of, row_of
 from batchq.spool.schema import sql
 
-_UNTIL = sql("SELECT until FROM lease WHERE queue=? AND worker=?")
 _LEASE = sql(
     "INSERT INTO lease(queue,worker,until,lease_ms) VALUES(?,?,?,?) "
     "ON CONFLICT(queue,worker) DO UPDATE SET until=excluded.until,lease_ms=excluded.lease_ms"
@@ -24,7 +23,7 @@ _ALL = sql("SELECT worker,until FROM lease WHERE queue=?")
 
 
 def register(book: Book, worker: str, lease_ms: int) -> Word:
-    if _until(book, worker) == 0:
+    if lease_of(book, worker) == 0:
         return Word.SEALED
     book.db.execute(_LEASE, (book.queue, worker, book.now + lease_ms, lease_ms))
     return Word.OK
@@ -37,7 +36,7 @@ def renew(book: Book, workers: Sequence[str], lease_ms: int) -> Renewal:
         if book.db.execute(_RENEW, (book.now + lease_ms, lease_ms, book.queue, worker)).rowcount:
             words.append(Word.OK)
         else:
-            words.append(Word.UNKNOWN if _until(book, worker) is None else Word.SEALED)
+            words.append(Word.UNKNOWN if lease_of(book, worker) is None else Word.SEALED)
         marks += [(worker, id, token) for id, token in book.db.execute(_CANCELLED, (book.queue, worker))]
     # An end further away than any lease lasts was written before the clock went back.
     [[longest]] = book.db.execute(_LONGEST, (book.queue,))
@@ -46,7 +45,7 @@ def renew(book: Book, workers: Sequence[str], lease_ms: int) -> Renewal:
 
 
 def seal(book: Book, worker: str, expected_ms: int | None) -> Sealed:
-    until = _until(book, worker)
+    until = lease_of(book, worker)
     if until is None:
         return Sealed(Word.UNKNOWN)
     if until and expected_ms is not None and until != expected_ms:
@@ -61,8 +60,3 @@ def seal(book: Book, worker: str, expected_ms: int | None) -> Sealed:
 def leases(ledger: Ledger, queue: str) -> Leases:
     ends: dict[str, int] = dict(ledger.look(_ALL, (queue,)))
     return Leases(ledger.clock.now_us() // 1000, ends)
-
-
-def _until(book: Book, worker: str) -> int | None:
-    row = book.db.execute(_UNTIL, (book.queue, worker)).fetchone()
-    return None if row is None else int(row[0])

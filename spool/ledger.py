@@ -140,9 +140,11 @@ class Ledger:
             db = self._opened()
             if self._writing:
                 raise StoreError("spool: called inside its own transaction (by a signal handler?); call it outside")
-            fs.lock(self._gate)
             self._writing = True
             try:
+                # Inside: an exception of a signal handler must not leave the gate locked behind it.
+                fs.lock(self._gate)
+                self._check_still_there()
                 db.execute("BEGIN IMMEDIATE")
                 tx = Tx(db, self.clock.now_us())
                 yield tx
@@ -170,6 +172,15 @@ class Ledger:
                 wake.push(self.layout, "timer", book.queue)
         if flush >= self._least:
             self._harden(commit)
+
+    def _check_still_there(self) -> None:
+        """SQLite goes on writing to files that somebody has removed: what it accepted then would be lost."""
+        if not fs.stands_at(self._gate, self.layout.gate):
+            self._broken = True
+            raise StoreUnavailable(
+                f"spool: {self.layout.root}: was removed or replaced while it was open; "
+                "open it anew, and never remove a spool that is in use"
+            )
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -279,15 +290,16 @@ class Ledger:
             try:
                 self._gate = fs.open_lock(self.layout.gate)
                 fs.lock(self._gate)
-            except OSError as error:
-                raise StoreUnavailable(f"spool: {self.layout.gate}: {error}; check the path and its owner") from error
-            try:
                 self._db = _connect(self.layout)
-            except BaseException:
-                fs.close(self._gate)
-                self._gate = -1
+                fs.unlock(self._gate)
+            except BaseException as error:
+                gate, self._gate = self._gate, -1
+                if gate >= 0:
+                    fs.close(gate)
+                if isinstance(error, OSError):
+                    where = self.layout.gate
+                    raise StoreUnavailable(f"spool: {where}: {error}; check the path and its owner") from error
                 raise
-            fs.unlock(self._gate)
         return self._db
 
     def _shut(self) -> None:

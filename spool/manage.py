@@ -73,7 +73,7 @@ def purge(book: Book, state: State, ids: Sequence[str], limits: Limits) -> int:
         match _find(book, job_id):
             case (stands, standing) if stands is state:
                 found[standing.seq] = standing
-    remove(book, found.values(), limits.remember_ms)
+    remove(book, list(found.values()), limits.remember_ms)
     book.n[COUNTS[state]] -= len(found)
     if state in (State.PENDING, State.DELAYED):
         book.n["purged"] += len(found)

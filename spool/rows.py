@@ -47,6 +47,7 @@ _UNNOTE = sql("DELETE FROM note WHERE seq=?")
 _REMEMBER = sql(
     "INSERT INTO gone(queue,id,until) VALUES(?,?,?) ON CONFLICT(queue,id) DO UPDATE SET until=excluded.until"
 )
+_LEASE = sql("SELECT until FROM lease WHERE queue=? AND worker=?")
 _EARLIEST = sql("SELECT at FROM job WHERE state=1 AND queue=? ORDER BY at,place LIMIT 1")
 
 
@@ -60,6 +61,12 @@ def held(book: Book, worker: str) -> dict[str, Standing]:
 def row_of(book: Book, standing: Standing) -> bytes:
     [[row]] = book.db.execute(_ROW, (standing.seq,))
     return bytes(row)
+
+
+def lease_of(book: Book, worker: str) -> int | None:
+    """The end of a worker's lease in ms, 0 where it is sealed, None where there is none."""
+    row = book.db.execute(_LEASE, (book.queue, worker)).fetchone()
+    return None if row is None else int(row[0])
 
 
 def earliest(book: Book) -> int | None:
@@ -80,21 +87,25 @@ def note(book: Book, standing: Standing, *, error: bytes = b"", reason: str = ""
     return 1
 
 
-def remove(book: Book, standings: Iterable[Standing], remember_ms: int) -> None:
-    """Takes rows away. An id that was given by its caller is remembered."""
+def remember(book: Book, ids: Iterable[str], remember_ms: int) -> None:
+    """Ids given by callers whose jobs end now: they stay known for a while."""
     until = book.now + remember_ms
-    seqs, notes, ids = [], [], []
-    for standing in standings:
-        seqs.append((standing.seq,))
-        if standing.noted:
-            notes.append((standing.seq,))
-        if standing.given:
-            ids.append((book.queue, standing.id, until))
-    book.db.executemany(_DELETE, seqs)
-    if notes:
+    book.db.executemany(_REMEMBER, [(book.queue, job_id, until) for job_id in ids])
+
+
+def delete(book: Book, rows: Iterable[tuple[int, int]]) -> None:
+    """Takes rows away, given as (seq, noted), and their notes."""
+    rows = list(rows)
+    book.db.executemany(_DELETE, [(seq,) for seq, _ in rows])
+    if notes := [(seq,) for seq, noted in rows if noted]:
         book.db.executemany(_UNNOTE, notes)
-    if ids:
-        book.db.executemany(_REMEMBER, ids)
+
+
+def remove(book: Book, standings: Sequence[Standing], remember_ms: int) -> None:
+    """The end of some jobs: their rows go, ids that callers gave are remembered."""
+    delete(book, ((s.seq, s.noted) for s in standings))
+    if given := [s.id for s in standings if s.given]:
+        remember(book, given, remember_ms)
 
 
 class Puts:

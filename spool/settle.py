@@ -11,15 +11,11 @@ from typing import Any
 from batchq.job import SNOOZE_MIN_MS, Buried, Completed, Lost, Outcome, Released, Retried, Snoozed
 from batchq.lifecycle import Word
 from batchq.spool.ledger import Book
-from batchq.spool.rows import Puts, Standing, held, note, remove
+from batchq.spool.rows import Puts, Standing, held, lease_of, note, remember, remove
 from batchq.spool.schema import sql
 from batchq.store import Limits
 
-_LEASE_OF = sql("SELECT until FROM lease WHERE queue=? AND worker=?")
 _UNLEASE = sql("DELETE FROM lease WHERE queue=? AND worker=?")
-_REMEMBERED = sql(
-    "INSERT INTO gone(queue,id,until) VALUES(?,?,?) ON CONFLICT(queue,id) DO UPDATE SET until=excluded.until"
-)
 
 
 class Settling:
@@ -73,7 +69,7 @@ def complete(to: Settling, standing: Standing, outcome: Completed) -> Word:
     to.puts.completed(standing, outcome.keep_ms, note(to.book, standing, result=outcome.result))
     if standing.given:
         # From its end on, not from the end of its retention.
-        to.book.db.execute(_REMEMBERED, (to.book.queue, standing.id, to.book.now + to.limits.remember_ms))
+        remember(to.book, [standing.id], to.limits.remember_ms)
     return Word.OK
 
 
@@ -125,8 +121,7 @@ def release(to: Settling, standing: Standing, outcome: Released) -> Word:
 
 def reap(book: Book, worker: str, outcomes: Sequence[Lost], limits: Limits) -> int:
     """Answers how many claims are left, -1 where the worker is not sealed."""
-    lease = book.db.execute(_LEASE_OF, (book.queue, worker)).fetchone()
-    if lease is None or lease[0]:
+    if lease_of(book, worker) != 0:
         return -1
     holds = held(book, worker)
     settling = Settling(book, limits)
