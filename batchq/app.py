@@ -58,7 +58,7 @@ class App:
 
     `url` and the settings given here (`App(lease="30s")`) are above BATCHQ_* variables and [tool.batchq], and below
     the flags of the command line. Without a url: BATCHQ_URL, the file, else the spool at its default place.
-    `fallback=None` keeps producers from spooling while Redis is away. Raises ConfigError for a wrong setting.
+    Raises ConfigError for a wrong setting.
     """
 
     def __init__(self, url: str | None = None, *, name: str = "batchq", **settings: object) -> None:

@@ -1,4 +1,4 @@
-"""When a failed attempt runs again. Pure arithmetic: the delay goes to the store as `delay_ms`, the store adds its clock.
+"""When a failed attempt runs again. Pure arithmetic: it gives a `delay_ms`, to which the store adds its own clock.
 
 The curve is clamped by `cap` before the jitter. Two jitters are in the field's use:
 

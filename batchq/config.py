@@ -111,8 +111,6 @@ class Settings:
     sweep_ms: int = _setting(SECOND, Duration(low=10, high=HOUR))
     #: Workers of one master; by default one a CPU.
     processes: int = _setting(_cpus, Count(high=MAX_PROCESSES), flag="-n")
-    #: Jobs that one worker runs at a time, on threads or as coroutines.
-    concurrency: int = _setting(1, Count(high=1000))
     #: (queue, weight) that workers serve; empty for those that the handlers name, and `default`.
     queues: tuple[tuple[str, int], ...] = _setting((), Queues(), flag="-q")
     #: Serve the queues in strict order instead of by weight.
@@ -127,14 +125,10 @@ class Settings:
     log_format: str = _setting("text", Choice(("text", "json")))
     #: The least level that is logged.
     log_level: str = _setting("info", Choice(("debug", "info", "warning", "error")))
-    #: The file spool: the store where there is no url, and where producers' fallback writes.
+    #: The file spool: the store where there is no url.
     spool: str = _setting("", Text(_PATH, "path", "a directory", path=True))
     #: What a power cut may take from the spool: power (finishes), strict (nothing), process (the tail).
     durability: Literal["power", "strict", "process"] = _setting("power", Choice(("power", "strict", "process")))
-    #: Producers spool while Redis is away. Off: StoreUnavailable instead.
-    fallback: bool = _setting(True, Flag())
-    #: Also where the spool would not outlive the host (tmpfs, a container's own layer).
-    fallback_ephemeral: bool = _setting(False, Flag())
     #: The master's pid file; scoreboard and control socket stand beside it.
     pid_file: str | None = _setting(None, Text(_PATH, "path", "a file", optional=True, path=True))
     #: Also show the traceback of an error that ends a command.
@@ -273,9 +267,7 @@ def _flags(values: Mapping[str, object]) -> _Source:
 
 
 def _code(values: Mapping[str, object]) -> _Source:
-    # fallback=None is the way to say no.
-    plain = {key: False if key == "fallback" and value is None else value for key, value in values.items()}
-    return _named(plain, lambda key: f"App({key}=)", text=False)
+    return _named(values, lambda key: f"App({key}=)", text=False)
 
 
 def check_code(values: Mapping[str, object]) -> None:

@@ -194,7 +194,7 @@ class Links:
         policy = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Unreached),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),
-            stop=tenacity.stop_any(patience, lambda state: self.give_up()),
+            stop=lambda state: self.give_up() or patience(state),
             sleep=self._sleep,
             reraise=True,
         )

@@ -40,7 +40,8 @@ def check_id(job_id: object) -> str:
     if isinstance(job_id, str) and ID.fullmatch(job_id):
         return job_id
     raise ConfigError(
-        f"job_id: {job_id!r:.100} is no id; use a letter or digit, then up to 199 letters, digits or any of . _ : @ / + = -"
+        f"job_id: {job_id!r:.100} is no id; use a letter or digit, then up to 199 letters, digits or "
+        "any of . _ : @ / + = -"
     )
 
 

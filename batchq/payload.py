@@ -29,24 +29,25 @@ def pack(value: Any, name: str = "args") -> bytes:
     """
     try:
         data = orjson.dumps(value, option=_OPTIONS)
-        # Deeper than orjson reads back, or a value that came back changed (a tuple, NaN): explain finds it.
+        # Deeper than orjson reads back, or a value that came back changed (a tuple, NaN): _fault_of finds it.
         if orjson.loads(data) == value:
             return data
     except (TypeError, ValueError, RecursionError):
         pass
-    _explain(value, name)
+    raise _fault_of(value, name)
 
 
-def _explain(value: Any, name: str) -> NoReturn:
+def _fault_of(value: Any, name: str) -> Exception:
+    """The error that names the first place which can't be sent."""
     for path, item, depth in _walk(value, name):
         if depth > MAX_DEPTH:
-            raise ValueError(
+            return ValueError(
                 f"{name}: nested deeper than {MAX_DEPTH} levels; flatten it, or store it elsewhere and send its path"
             )
         what = _fault(item)
         if what:
-            raise what[0](f"{path}: {what[1]}")
-    raise TypeError(f"{name}: JSON would change this value; send plain str, int, float, bool, None, list and dict")
+            return what[0](f"{path}: {what[1]}")
+    return TypeError(f"{name}: JSON would change this value; send plain str, int, float, bool, None, list and dict")
 
 
 def _fault(item: Any) -> tuple[type[Exception], str] | None:

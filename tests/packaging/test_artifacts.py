@@ -79,7 +79,7 @@ def test_wheel_works_from_outside_the_checkout(artifacts: Path, tmp_path: Path) 
     python = str(venv / "bin" / "python")
     site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", site, str(wheel), cwd=tmp_path)
-    # The dependencies of this environment, but not its editable batchq: a plain path entry runs no .pth file of its own.
+    # The dependencies of this environment, but not its editable batchq: the .pth files behind such a path do not run.
     ours = run(sys.executable, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
     Path(site, "deps.pth").write_text(ours + "\n")
     printed = run(python, "-c", USE, str(tmp_path / "spool"), cwd=tmp_path)

@@ -706,7 +706,6 @@ def test_a_wrong_setting_fails_where_it_is_written() -> None:
         App("memory:", lease="half a minute")
     with pytest.raises(ConfigError, match="did you mean lease"):
         App("memory:", lese=3)
-    assert App("memory:", fallback=None).settings.fallback is False
 
 
 def test_hooks_are_kept_in_order(app: App) -> None:

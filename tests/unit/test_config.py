@@ -48,7 +48,7 @@ def test_defaults_are_those_of_the_interface(here: Path) -> None:
     assert (settings.socket_timeout_ms, settings.mark_ttl_ms) == (5_000, 7 * 86_400_000)
     assert (settings.remember_ms, settings.shutdown_timeout_ms) == (86_400_000, 25_000)
     assert (settings.unknown_grace_ms, settings.timeout_ms, settings.queues) == (3_600_000, None, ())
-    assert settings.fallback is True
+    assert settings.strict_order is False
     assert 1 <= settings.processes <= 256
     assert {source for _, _, source in settings.effective()} == {"default"}
 
@@ -187,7 +187,7 @@ def test_impossible_numbers_of_processes_are_refused(here: Path, value: object) 
         ("max_attempts", 0),
         ("result_max", "64 potatoes"),
         ("log_format", "xml"),
-        ("fallback", "perhaps"),
+        ("strict_order", "perhaps"),
         ("url", "mysql://x"),
         ("prefix", "a b"),
         ("queues", "a,a"),
@@ -195,7 +195,7 @@ def test_impossible_numbers_of_processes_are_refused(here: Path, value: object) 
         ("queues", "a b"),
         ("queues", 7),
         ("max_attempts", "5"),
-        ("fallback", 1),
+        ("strict_order", 1),
         ("spool", ""),
         ("durability", "none"),
         ("max_payload", "1GiB"),
