@@ -1,0 +1,49 @@
+"""A pid file that is also a lock: two masters never think that they are the one of this file."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from batchq.errors import ConfigError
+
+
+class PidFile:
+    """Written when the master starts, removed when it ends. A file left by a killed master is taken over."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self._fd: int | None = None
+
+    def take(self) -> None:
+        """Raises ConfigError where a live master holds it, or where it can't be written."""
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise ConfigError(f"pid_file: {self.path} can't be written ({error.strerror}); name another path") from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pid = os.read(fd, 20).decode(errors="replace").strip() or "unknown"
+            os.close(fd)
+            raise ConfigError(
+                f"pid_file: {self.path} is held by a master that runs (pid {pid}); stop it, or name another file"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._fd = fd
+
+    def let_go(self) -> None:
+        """In a child: closes its copy, which leaves the lock to the parent."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def remove(self) -> None:
+        """At the end. The file goes before the lock: nobody finds it unlocked."""
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            self.let_go()
