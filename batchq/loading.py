@@ -25,7 +25,7 @@ FRAMES = 3
 
 
 def load_app(spec: str) -> App:
-    """Imports `module:app` with the current directory on sys.path.
+    """Imports `module:app`, or the only App of `module`, with the current directory on sys.path.
 
     Raises ConfigError for a spec of another form, AppError where the module raises, is not found or holds no App there.
     """
@@ -35,9 +35,13 @@ def load_app(spec: str) -> App:
 
 
 def split(spec: str) -> tuple[str, str]:
-    """(module, attribute path) of `module:app`. Raises ConfigError that shows how the given one would be written."""
+    """(module, attribute path) of `module:app`, the path "" of `module` alone.
+
+    Raises ConfigError that shows how the given one would be written.
+    """
     module, colon, path = spec.partition(":")
-    if colon and all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+    named = (*module.split("."), *(path.split(".") if colon else ()))
+    if all(part.isidentifier() for part in named) and not module.endswith(".py"):
         return module, path
     as_module = module.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".") or "module"
     raise ConfigError(f"APP: expected module:app, found {spec!r:.200}; write {as_module}:{path or 'app'}")
@@ -68,6 +72,8 @@ def find_app(module: ModuleType, path: str, spec: str) -> App:
     """The App at that path inside the module. Raises AppError that names what is near, or what stands there."""
     from batchq.app import App
 
+    if not path:
+        path = _only_app(module, spec)
     found: object = module
     for part in path.split("."):
         if not hasattr(found, part):
@@ -77,6 +83,21 @@ def find_app(module: ModuleType, path: str, spec: str) -> App:
         return found
     kind = "a class" if isinstance(found, type) else f"of type {type(found).__name__}"
     raise AppError(f"{spec}: {path!r} is {kind}, not a batchq App{_near(module, path)}")
+
+
+def _only_app(module: ModuleType, spec: str) -> str:
+    apps = _apps_of(module)
+    if "app" in apps:
+        return "app"
+    if len(apps) == 1:
+        return apps[0]
+    raise AppError(f"{spec}: expected one App in {module.__name__}, found {len(apps)}{_near(module, 'app')}")
+
+
+def _apps_of(module: ModuleType) -> list[str]:
+    from batchq.app import App
+
+    return [name for name, value in vars(module).items() if isinstance(value, App)]
 
 
 def describe(error: BaseException) -> str:
@@ -115,11 +136,9 @@ def _not_found(name: str) -> str:
 
 
 def _near(module: ModuleType, path: str) -> str:
-    from batchq.app import App
-
-    names = [name for name in vars(module) if not name.startswith("__")]
-    apps = [name for name in names if isinstance(vars(module)[name], App)]
+    apps = _apps_of(module)
     if apps:
         return f"; the App there is {' or '.join(f'{module.__name__}:{name}' for name in apps)}"
+    names = [name for name in vars(module) if not name.startswith("__")]
     near = get_close_matches(path, names, n=3)
     return f"; near it is {', '.join(near)}" if near else f"; write {path.partition('.')[0]} = App(...) there"

@@ -59,7 +59,7 @@ def _end(error: BaseException) -> int:
             return INTERRUPTED
         case click.UsageError():
             where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-            complain(f"{error.format_message().rstrip('.')}{where}")
+            complain(f"{' '.join(error.format_message().split()).rstrip('.')}{where}")
             return USAGE
         case BatchqError():
             complain(str(error) or type(error).__name__)

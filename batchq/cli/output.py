@@ -6,12 +6,16 @@ JSON is UTF-8 whatever the locale says.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from batchq.cli.endings import OutputFailed
+
+#: Below so many columns a table would be cut to nothing.
+NARROW = 40
 
 
 class Column(NamedTuple):
@@ -68,7 +72,7 @@ class Table:
     def page(self, rows: Iterable[Sequence[str]]) -> None:
         """Prints these rows; the titles before the first page."""
         cells = [[clean(cell) for cell in row] for row in rows]
-        if on_terminal():
+        if on_terminal() and shutil.get_terminal_size().columns >= NARROW:
             self._rich(cells)
         else:
             self._plain(cells)

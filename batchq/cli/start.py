@@ -44,6 +44,7 @@ HELP = {
     "socket_timeout": "How long a connection may be silent inside a call.",
     "mark_ttl": "How long an enqueue call can be repeated safely.",
     "remember": "How long an id given by a caller is known after its job's end.",
+    "debug": "Show the traceback of an error that ends the command.",
 }
 
 _METAVARS: tuple[tuple[type, str], ...] = (
@@ -56,7 +57,9 @@ _METAVARS: tuple[tuple[type, str], ...] = (
 
 def takes_settings(command: F) -> F:
     """Adds a flag for every setting but `app`. What they say is read by `config`, like all other sources."""
-    for key in reversed(HELP):
+    known = [key for key in rules() if key != "app"]
+    ordered = sorted(known, key=lambda key: list(HELP).index(key) if key in HELP else len(HELP))
+    for key in reversed(ordered):
         command = _flag(key)(command)
     return command
 
@@ -66,9 +69,9 @@ def _flag(key: str) -> Callable[[F], F]:
     long = f"--{key.replace('_', '-')}"
     names = [rule.flag, *([long] if rule.flag != long and key != "queues" else [])]
     if isinstance(rule.kind, Flag):
-        return click.option(f"{long}/--no-{long[2:]}", key, default=None, help=HELP[key])
+        return click.option(f"{long}/--no-{long[2:]}", key, default=None, help=HELP.get(key))
     metavar = next((word for kind, word in _METAVARS if isinstance(rule.kind, kind)), "TEXT")
-    return click.option(*names, key, metavar=metavar, multiple=key == "queues", default=None, help=HELP[key])
+    return click.option(*names, key, metavar=metavar, multiple=key == "queues", default=None, help=HELP.get(key))
 
 
 class StartCommand(click.Command):
