@@ -31,6 +31,8 @@ from batchq.errors import BatchqError, ConfigError, StoreError, StoreUnavailable
 from batchq.job import Claim, random_name
 from batchq.lifecycle import Word
 from batchq.parent import die_with, reap_child
+from batchq.pidfile import PidFile
+from batchq.recycle import rss_bytes
 from batchq.runner import Runner
 from batchq.scoreboard import Run, Scoreboard, Slot
 from batchq.store import PROMOTE_LIMIT, Waiter
@@ -49,9 +51,7 @@ TICK_S = 1.0
 SHORT_TICK_S = 0.05
 #: After an interrupt or a cancel at shutdown a handler has this long, or its grace if that is shorter.
 LAST_GRACE_S = 2.0
-#: A worker that ends within this without a claim is a young death.
-YOUNG_S = 2.0
-#: So many young deaths in a row, over all workers, and none that could claim: they can't start.
+#: So many workers in a row that ended before their first claim was answered, and none that works: they can't start.
 MOST_YOUNG = 5
 PUBLISH_S = 5.0
 EXPIRE_S = 60.0
@@ -91,6 +91,7 @@ class Timers:
 
     sweep: float = 0.0
     renew: float = 0.0
+    renewed: float = 0.0
     watch: float = 0.0
     publish: float = 0.0
     expire: float = 0.0
@@ -135,17 +136,24 @@ class Master:
         self._young_deaths = 0
         self._spawn_not_before = 0.0
         self._code = DONE
-        self._times_out = any(spec.timeout_ms for spec in map(app.registry.get, app.registry.names()))
+        self._pid_file = PidFile(settings.pid_file) if settings.pid_file else None
+        self._times_out = settings.timeout_ms is not None or any(
+            spec.timeout_ms for spec in map(app.registry.get, app.registry.names())
+        )
 
     # -- life
 
     def run(self) -> int:
+        if self._pid_file is not None:
+            self._pid_file.take()
         self._store = open_store(self._settings.store_url, self._settings)
         self._store.be_brisk()
         try:
             return self._run()
         finally:
             self._store.close()
+            if self._pid_file is not None:
+                self._pid_file.remove()
 
     def _run(self) -> int:
         if not self._store.traits.shared:
@@ -217,6 +225,7 @@ class Master:
             self._on_signal(self._signals.pop(0))
         self._bury_children()
         self._enforce_limits()
+        self._enforce_memory()
         self._keep_time()
         if self._stop_at is not None:
             return self._stopped()
@@ -237,7 +246,7 @@ class Master:
             wait = min(wait, self._spawn_not_before - now)
         if any(child.ordered_run or self._limit_of(child) for child in self._children.values()):
             wait = min(wait, SHORT_TICK_S)
-        elif self._times_out:
+        elif self._times_out or self._settings.max_rss_hard_bytes:
             wait = min(wait, TICK_S / 4)
         return max(0.0, wait)
 
@@ -337,6 +346,8 @@ class Master:
                 os.setpgid(0, 0)
             die_with(self._life_r, self._life_w, parent=self._pid)
             self._store.after_fork()
+            if self._pid_file is not None:
+                self._pid_file.let_go()
             self._waiter.close()
             self._selector.close()
             os.close(self._wakeup_r)
@@ -362,7 +373,8 @@ class Master:
         signal.signal(signal.SIGTERM, lambda *_: worker.stop())
         signal.signal(ORDER_SIGNAL, worker.obey)
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU):
-            signal.signal(number, signal.SIG_IGN)
+            # Not SIG_IGN: what a handler starts would inherit that, and hear no Ctrl-C of its own.
+            signal.signal(number, _pass_by)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
@@ -399,12 +411,13 @@ class Master:
 
     def _count_young(self, child: Child, code: int) -> None:
         """Workers that can't start end the master; until then each is tried a little later than the one before."""
-        if child.slot.claimed > 0 or SYSTEM.monotonic() - child.born > YOUNG_S or code == 0 or child.ended_by:
+        if child.slot.state != scoreboard.BOOTING or code == 0 or child.ended_by:
             self._young_deaths = 0
             return
         self._young_deaths += 1
         self._spawn_not_before = SYSTEM.monotonic() + min(5.0, 0.1 * 2**self._young_deaths)
-        if self._young_deaths >= MOST_YOUNG and self._stop_at is None:
+        some_work = any(child.slot.state != scoreboard.BOOTING for child in self._children.values())
+        if self._young_deaths >= MOST_YOUNG and not some_work and self._stop_at is None:
             log.event("error", "workers_cant_start", tries=self._young_deaths, why=_death(code).text)
             self._code = CANT_START
             self._begin_stop("workers can't start")
@@ -428,7 +441,10 @@ class Master:
 
     def _limit_of(self, child: Child) -> int:
         run = child.slot.run()
-        return run.timeout_ms if run is not None and run.under_way else 0
+        limit = run.timeout_ms if run is not None and run.under_way and not run.torn else 0
+        # A call may have a limit where its handler has none: where one came, more may follow.
+        self._times_out = self._times_out or limit > 0
+        return limit
 
     def _enforce_limits(self) -> None:
         """Soft limit: JobTimeout in the handler. After the grace: SIGKILL, of the whole group."""
@@ -438,6 +454,8 @@ class Master:
             if run is None or not run.under_way:
                 child.ordered_run = 0
                 continue
+            if run.torn:
+                continue  # Its worker writes it just now: the next look sees it whole.
             if child.ordered_run == run.number:
                 if SYSTEM.monotonic() - child.ordered_at > grace_s and child.ended_by is None and not self._interrupted:
                     cancelled = child.slot.order()[1] == scoreboard.CANCEL
@@ -452,6 +470,19 @@ class Master:
             elif run.timeout_ms and now_ns - run.started_ns > run.timeout_ms * 1_000_000:
                 log.event("warning", "timed_out", worker=child.slot.worker, **_named(run))
                 self._give_order(child, run, scoreboard.TIMED_OUT)
+
+    def _enforce_memory(self) -> None:
+        """Above the hard limit: SIGKILL, and a crash of what ran."""
+        most = self._settings.max_rss_hard_bytes
+        if not most:
+            return
+        for child in self._children.values():
+            rss = rss_bytes(child.pid)
+            if rss > most and child.ended_by is None:
+                text = f"killed: its memory of {rss >> 20} MiB was above max_rss_hard ({most >> 20} MiB)"
+                child.ended_by = Death("crashed", text)
+                log.event("error", "killed", worker=child.slot.worker, why=text, **_named(child.slot.run()))
+                _signal_group(child.pid, signal.SIGKILL)
 
     def _give_order(self, child: Child, run: Run, order: int) -> None:
         child.ordered_run, child.ordered_at = run.number, SYSTEM.monotonic()
@@ -517,9 +548,10 @@ class Master:
                 self._with_store(self._reap)
         if any(due <= now for due in t.fire.values()):
             self._with_store(self._promote)
-        if now >= t.renew:
-            busy = any(child.slot.state == scoreboard.BUSY for child in self._children.values())
-            t.renew = now + min(s.lease_ms / 3000, TICK_S if busy else s.lease_ms / 3000)
+        # Cancel marks come with the renewals: while a job is active they are asked for each second.
+        busy = any(child.slot.state == scoreboard.BUSY for child in self._children.values())
+        if now >= t.renew or (busy and now >= t.renewed + TICK_S):
+            t.renewed, t.renew = now, now + s.lease_ms / 3000
             self._with_store(self._renew)
         if now >= t.watch:
             t.watch = now + s.lease_ms / 3000
@@ -596,7 +628,7 @@ class Master:
                     "handler": under_way.handler if under_way else None,
                     "queue": under_way.queue if under_way else None,
                     "running_ms": (now_ns - under_way.started_ns) // 1_000_000 if under_way else 0,
-                    "rss": _rss(child.pid),
+                    "rss": rss_bytes(child.pid),
                 }
             )
         return {
@@ -610,7 +642,8 @@ class Master:
 
     def _is_drained(self) -> bool:
         """For --burst: nothing is left on any queue that is not paused, and nobody works."""
-        if self._unreaped or any(child.slot.state != scoreboard.IDLE for child in self._children.values()):
+        before = self._work_done()
+        if self._unreaped or any(state != scoreboard.IDLE for state, _ in before):
             return False
         left = 0
 
@@ -625,7 +658,12 @@ class Master:
 
         left = 1
         self._with_store(count)
-        return left == 0
+        # Race: a job that ran between the looks at two queues may have put another into the first.
+        return left == 0 and self._work_done() == before
+
+    def _work_done(self) -> list[tuple[int, int]]:
+        """What each worker does, and how many jobs it has claimed so far."""
+        return [(child.slot.state, child.slot.claimed) for child in self._children.values()]
 
     # -- the end
 
@@ -648,6 +686,10 @@ class Master:
         self._selector.close()
         for fd in (self._wakeup_r, self._wakeup_w, self._life_r, self._life_w):
             os.close(fd)
+
+
+def _pass_by(signum: int, frame: FrameType | None) -> None:
+    """Signals that are the master's business."""
 
 
 def _pipe() -> tuple[int, int]:
@@ -694,10 +736,3 @@ def _is_stopped(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
-
-
-def _rss(pid: int) -> int:
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0

@@ -15,11 +15,13 @@ from batchq.backoff import DEFAULT, Called, Curve
 from batchq.clock import SYSTEM
 from batchq.config import Settings
 from batchq.errors import Dead, JobCancelled, JobTimeout, Retry, Snooze, UnknownHandler
-from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, pack_error
+from batchq.job import SNOOZE_MIN_MS, Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, pack_error
 from batchq.registry import HandlerSpec, Registry
 
 #: An unknown handler (a rolling deploy) is parked: 5 s, growing to 60 s.
 PARK_MS, PARK_MAX_MS = 5_000, 60_000
+#: So often at least, however short the grace is.
+PARKS = 5
 
 
 class Interrupted(BaseException):
@@ -81,10 +83,12 @@ class Runner:
     def _park(self, claim: Claim, row: dict[str, Any], error: UnknownHandler) -> Outcome:
         # By both: a job that only waited long is given its chances, and one that was parked often enough is let go.
         waited_ms = SYSTEM.now_us() // 1000 - max(row.get("t", 0), row.get("at", 0))
-        if claim.forgiven >= 5 and waited_ms > self._settings.unknown_grace_ms:
+        if claim.forgiven >= PARKS and waited_ms > self._settings.unknown_grace_ms:
             return Buried(claim, "no_handler", self._error(claim, "UnknownHandler", str(error)))
         log.event("warning", "parked", queue=claim.queue, job=claim.id, token=claim.token, handler=row["job"])
-        return Snoozed(claim, min(PARK_MAX_MS, PARK_MS << min(claim.forgiven, 10)))
+        # A short grace leaves room for the chances all the same.
+        most = min(PARK_MAX_MS, max(SNOOZE_MIN_MS, self._settings.unknown_grace_ms // PARKS))
+        return Snoozed(claim, min(most, PARK_MS << min(claim.forgiven, 10)))
 
     def run(self, claim: Claim) -> Outcome:
         """Prepares and calls."""
@@ -121,7 +125,13 @@ class Runner:
         """Runs a coroutine in this worker's event loop, which lives as long as the worker."""
         if self._loop is None:
             self._loop = asyncio.Runner()
-        return self._loop.run(coroutine)
+        try:
+            return self._loop.run(coroutine)
+        except (JobTimeout, JobCancelled, Interrupted):
+            # An order that came while the loop waited left the coroutine standing: it would go on beside the next job.
+            loop, self._loop = self._loop, None
+            loop.close()
+            raise
 
     def _completed(self, ready: Prepared, result: Any) -> Completed:
         if ready.keep_ms <= 0:

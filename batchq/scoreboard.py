@@ -47,6 +47,8 @@ class Run(NamedTuple):
     queue: str
     id: str
     handler: str
+    #: The writer stands in the middle of the record, or was killed there: the other fields may be of two runs.
+    torn: bool = False
 
     def is_of(self, claim: Claim) -> bool:
         """Whether this run is that claim's."""
@@ -134,10 +136,16 @@ class Slot:
 
     def run(self) -> Run | None:
         """The last run; None before the first. A write that was cut off counts as a start: to be on the safe side."""
-        before, under_way, token, started, timeout, queue, job_id, handler, after = _RUN.unpack_from(
-            self._memory, self._at + _AT_RUN
-        )
+        # Race: the worker writes while this reads. Two equal readings are no mixture of two runs, or they are torn.
+        # test_reading_while_the_worker_writes_mixes_no_two_runs
+        record = _RUN.unpack_from(self._memory, self._at + _AT_RUN)
+        for _ in range(8):
+            last, record = record, _RUN.unpack_from(self._memory, self._at + _AT_RUN)
+            if record == last:
+                break
+        before, under_way, token, started, timeout, queue, job_id, handler, after = record
         if before == 0:
             return None
-        texts = (part.decode(errors="replace") for part in (queue, job_id, handler))
-        return Run(before, bool(under_way) or before != after, token, started, timeout, *texts)
+        torn = before != after or record != last
+        queue, job_id, handler = (part.decode(errors="replace") for part in (queue, job_id, handler))
+        return Run(before, bool(under_way) or torn, token, started, timeout, queue, job_id, handler, torn)

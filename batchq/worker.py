@@ -32,6 +32,7 @@ from batchq.errors import JobCancelled, JobTimeout, StoreError, StoreUnavailable
 from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, random_name
 from batchq.lifecycle import Word
 from batchq.pace import SURPRISE_MS, Order, Pace, Runtimes
+from batchq.recycle import Recycling
 from batchq.runner import Interrupted, Prepared, Runner, safe_text
 from batchq.scoreboard import Slot
 from batchq.store import Store, Waiter
@@ -80,6 +81,7 @@ class Worker:
         #: A plain flag: a signal handler sets it, and may not take a lock.
         self._stop = False
         self._claimed = 0
+        self._recycling = Recycling(settings)
         #: Held for popping the next job and for calls of the store.
         self._lock = threading.RLock()
         self._tail: deque[Claim] = deque()
@@ -92,6 +94,11 @@ class Worker:
         self._running_since = 0
         #: The number of the run whose user code may be interrupted; 0: none.
         self._open_run = 0
+        #: The run that was given an order before its user code began.
+        self._early_run = 0
+        #: A handler forked, and this is the copy.
+        self._is_copy = False
+        os.register_at_fork(after_in_child=self._become_copy)
         #: What the master ordered for the run under way.
         self._ordered = scoreboard.NOTHING
         self._limit_ms = 0
@@ -136,6 +143,9 @@ class Worker:
             while not self._stop:
                 if not self._turn():
                     self._wait(waiter)
+                elif (why := self._recycling.due(self._claimed)) is not None:
+                    log.event("info", "recycled", worker=self.id, pid=os.getpid(), why=why)
+                    break
             self._give_back()
         finally:
             waiter.close()
@@ -192,7 +202,8 @@ class Worker:
                 case Word.SEALED | Word.UNKNOWN:
                     log.event("warning", "sealed", queue=queue, worker=self.id, why=claimed.word.value)
                     self._take_new_id()
-                    return ()
+                    # At once: the hint that led here is taken, and nobody else may be roused for what is ready.
+                    return self._exchange(queue, want)
                 case _:
                     return ()
 
@@ -284,6 +295,8 @@ class Worker:
 
         def enter() -> None:
             self._open_run = number
+            if self._early_run == number:
+                self._obey(number)
 
         try:
             try:
@@ -293,6 +306,9 @@ class Worker:
         except (JobTimeout, JobCancelled, Interrupted) as late:
             # The order came in the instant between the handler's end and the line above.
             outcome = self._runner.outcome_of(ready, late)
+        if self._is_copy:
+            # The handler came back twice. The copy is no worker: it must settle and claim nothing.
+            os._exit(DONE)
         self._slot.end()
         self._runtimes.ran(ready.spec.name, (monotonic_ns() - started) / 1e6)
         return self._as_ordered(ready, outcome)
@@ -307,8 +323,14 @@ class Worker:
 
     def obey(self, signum: int, frame: FrameType | None) -> None:
         """Handles ORDER_SIGNAL: raises what the master ordered for this run, in the user's code and nowhere else."""
+        if not self._is_copy:
+            self._obey(self._open_run)
+
+    def _obey(self, open_run: int) -> None:
         run, order = self._slot.order()
-        if run == 0 or run != self._open_run:
+        if run == 0 or run != open_run:
+            # Race: the run stands on the scoreboard, its user code has not begun. `enter` looks at it.
+            self._early_run = run
             return
         self._open_run = 0
         self._ordered = order
@@ -318,6 +340,9 @@ class Worker:
             raise JobCancelled("the job was cancelled")
         if order == scoreboard.INTERRUPT:
             raise Interrupted
+
+    def _become_copy(self) -> None:
+        self._is_copy = True
 
     def _timeout(self) -> JobTimeout:
         return JobTimeout(f"ran past its time limit of {self._limit_ms / 1000:g} s")

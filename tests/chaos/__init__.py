@@ -1,0 +1,1 @@
+"""Pools under random kills. The judge is a ledger that the handlers write: it knows nothing of batchq."""

@@ -1,0 +1,74 @@
+"""A pool that hangs past its lease: its jobs run elsewhere, and its late outcomes change nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.process.rig import Rig
+
+APP = """
+@app.job(backoff=fixed(0.1))
+def gated():
+    note("S")
+    while current_job().token == 1 and not os.path.exists("gate"):
+        time.sleep(0.01)
+    note("E")
+
+
+@app.job
+def short():
+    note("S")
+    note("E")
+"""
+
+
+def test_late_outcome_of_a_frozen_pool_is_refused(rig: Rig) -> None:
+    """Its job was run by another under a newer token; it is fenced, and its workers go on under new ids."""
+    rig.app(APP)
+    job = rig.enqueue("gated")
+    pool = rig.start("--lease", "600ms", n=2)
+    late = rig.until_started(job)
+    before = set(rig.store.leases("default").ends)
+    frozen = pool.freeze()
+    other = rig.start("--lease", "600ms")
+    assert rig.until_started(job, times=2) != late
+    stats = rig.until_counts(done=1, active=0)
+    assert stats.totals["lost"] == 1
+    os.close(os.open(rig.folder / "gate", os.O_CREAT))
+    pool.thaw(frozen)
+
+    rig.until(lambda: len(rig.ledger.ends(job)) == 2, "the late handler has ended")
+    rig.until(lambda: rig.stats().totals["fenced"], "the late outcome is refused")
+    stats = rig.stats()
+    assert (stats.totals["completed"], stats.counts["completed"], stats.counts["active"]) == (1, 0, 0)
+    assert [(entry.attempt, entry.token) for entry in rig.ledger.starts(job)] == [(1, 1), (1, 2)]
+    assert pool.lines("fenced")
+
+    assert other.stop() == 0
+    pool.wait_ready(2)
+    after = set(rig.store.leases("default").ends)
+    assert len(after) == 2
+    assert not after & before, "a sealed id was used again"
+    jobs = rig.enqueue_many("short", [()] * 50)
+    rig.until_counts(done=51)
+    assert {entry.pid for entry in rig.ledger.starts() if entry.job in jobs} <= set(frozen[1:])
+    assert pool.stop() == 0
+    assert rig.stats().totals["fenced"] == stats.totals["fenced"]
+
+
+def test_frozen_worker_of_a_living_master_loses_its_job(rig: Rig) -> None:
+    """A worker that is stopped is not renewed; its own master reaps it after the lease, and it comes back fenced."""
+    rig.app(APP)
+    job = rig.enqueue("gated")
+    pool = rig.start("--lease", "600ms", n=2)
+    worker = rig.until_started(job)
+    os.kill(worker, signal.SIGSTOP)
+    assert rig.until_started(job, times=2) != worker
+    rig.until_counts(done=1)
+    os.close(os.open(rig.folder / "gate", os.O_CREAT))
+    os.kill(worker, signal.SIGCONT)
+    rig.until(lambda: rig.stats().totals["fenced"] == 1, "the late outcome is refused")
+    rig.until(lambda: worker in pool.registered("default"), "it works under a new id")
+    assert rig.stats().totals["completed"] == 1
+    assert pool.stop() == 0
