@@ -50,7 +50,7 @@ _COUNT = re.compile(r"\.(\d{1,4})\.ndjson$")
 #: The keys of a line that say where a job goes; all others stand in its row. `t` is the store's to give.
 _ROUTE = frozenset(("v", "id", "queue", "priority", "at", "delay_ms", "given", "mark", "maybe", "t"))
 
-_UNMARK = sql("DELETE FROM mark WHERE queue=? AND lane=?")
+_TAKEN = sql("DELETE FROM mark WHERE queue=? AND lane=?")
 
 
 class Ingested(NamedTuple):
@@ -428,7 +428,7 @@ class Sweeper:
         fresh = 0
         with self._ledger.write(Flush.ALWAYS) as tx:
             for queue, u in self._over:
-                tx.db.execute(_UNMARK, (queue, u))
+                tx.db.execute(_TAKEN, (queue, u))
             for parcel in parcels:
                 groups = _grouped(parcel.entries)
                 # The parcel's own mark, one a queue. It needs no end here: Box.read looks after that.

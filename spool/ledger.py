@@ -50,7 +50,8 @@ class Flush(IntEnum):
 
 _LEAST = {"strict": Flush.STRICT, "power": Flush.ACCEPTED, "process": Flush.ALWAYS}
 
-_LOAD = sql(f"SELECT {','.join(TALLY)} FROM tally WHERE queue=?")
+#: One queue's tally, its columns in the order of TALLY.
+TALLY_OF = sql(f"SELECT {','.join(TALLY)} FROM tally WHERE queue=?")
 _BEGIN_BOOK = sql("INSERT INTO tally(queue) VALUES(?)")
 _SAVE = sql(f"UPDATE tally SET {','.join(f'{name}=?' for name in TALLY)} WHERE queue=?")
 
@@ -69,7 +70,7 @@ class Book:
         self.now_us = now_us
         #: In ms, rounded down: what is due by then is due.
         self.now = now_us // 1000
-        row = db.execute(_LOAD, (queue,)).fetchone()
+        row = db.execute(TALLY_OF, (queue,)).fetchone()
         if row is None:
             db.execute(_BEGIN_BOOK, (queue,))
             row = (0,) * len(TALLY)
@@ -283,6 +284,11 @@ class Ledger:
         """The connection of this process, under `lock`."""
         if self._pid != os.getpid():
             self.drop_inherited()
+        if self.layout.db in _POISONED:
+            raise StoreError(
+                f"spool: {self.layout.db}: this process was forked from inside a call of the store, and SQLite's locks "
+                "do not cross a fork; fork outside of it, or exec"
+            )
         if self._broken:
             self._broken = False
             self._shut()
@@ -334,6 +340,8 @@ class Ledger:
         if self._db is not None:
             _abandon(self._db)
             self._db = None
+            # SQLite keeps its locks on a file a process: the child would believe in those of its parent.
+            _POISONED.add(self.layout.db)
         if self._gate >= 0:
             # Closed, not unlocked: the lock is shared with the parent, who may hold it.
             fs.close(self._gate)
@@ -409,6 +417,8 @@ def _create(db: sqlite3.Connection) -> None:
 
 _LEDGERS: weakref.WeakSet[Ledger] = weakref.WeakSet()
 _parted: list[Ledger] = []
+#: Databases that a child inherited open, because the fork came from inside a transaction: it must not use them.
+_POISONED: set[str] = set()
 
 
 def _abandon(db: sqlite3.Connection) -> None:

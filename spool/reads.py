@@ -10,7 +10,7 @@ import orjson
 from batchq.errors import ConfigError, StoreCorrupt
 from batchq.job import Job, Page, QueueStats
 from batchq.lifecycle import TOTALS, State
-from batchq.spool.ledger import Ledger
+from batchq.spool.ledger import TALLY_OF, Ledger
 from batchq.spool.schema import COUNTS, STATE_OF, TALLY, sql
 
 _JOB = (
@@ -20,7 +20,6 @@ _JOB = (
     "CASE WHEN noted THEN (SELECT result FROM note WHERE note.seq=job.seq) END"
 )
 _QUEUES = sql("SELECT queue FROM tally WHERE enqueued>0 ORDER BY queue")
-_STATS = sql(f"SELECT {','.join(TALLY)} FROM tally WHERE queue=?")
 _TOP = sql("SELECT rank,at FROM job WHERE state=0 AND queue=? AND rank>? ORDER BY rank,place LIMIT 1")
 _GET = sql(f"SELECT {_JOB} FROM job WHERE queue=? AND id=?")
 
@@ -57,7 +56,7 @@ def queues(ledger: Ledger) -> list[str]:
 def stats(ledger: Ledger, queue: str) -> QueueStats:
     """One instant: the tally is kept by every move in its own transaction."""
     with ledger.read() as db:
-        row = db.execute(_STATS, (queue,)).fetchone()
+        row = db.execute(TALLY_OF, (queue,)).fetchone()
         since = _oldest(db, queue) if row is not None else None
     n = dict(zip(TALLY, row or (0,) * len(TALLY), strict=True))
     return QueueStats(

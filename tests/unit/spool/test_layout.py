@@ -1,0 +1,216 @@
+"""Which directory becomes a spool, which is refused, and who may read it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from batchq.errors import ConfigError, StoreCorrupt, StoreError, StoreUnavailable, StoreVersion
+from batchq.spool import SpoolStore, drop, fs
+from batchq.spool.schema import APPLICATION_ID, USER_VERSION
+from tests.unit.spool.helpers import Q, a_job, claim_all, run
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])
+def test_only_the_owner_may_look(tmp_path: Path, umask: int) -> None:
+    """Directories are 0700 and files 0600, the ledger's too, whatever the umask."""
+    code = f"""
+    import os, sys
+    os.umask({umask:#o})
+    from batchq.spool import SpoolStore, drop
+    from batchq.job import NewJob
+    store = SpoolStore(sys.argv[1])
+    waiter = store.wake_waiter(["mail"])
+    waiter.arm()
+    store.enqueue("mail", [NewJob("a", b'{{"job":"x"}}')])
+    drop(sys.argv[1], [("mail", NewJob("b", b'{{"job":"x"}}'))])
+    os._exit(0)  # leaves queue.db-wal and -shm behind
+    """
+    spool = tmp_path / "deep" / "s"
+    done = run(code, str(spool))
+    assert done.returncode == 0, done.stderr
+    found = {path.relative_to(tmp_path): path.lstat() for path in tmp_path.rglob("*")}
+    assert {Path("deep/s/queue.db-wal"), Path("deep/s/queue.db-shm"), Path("deep/s/gate")} <= set(found)
+    for path, fact in found.items():
+        wanted = 0o700 if stat.S_ISDIR(fact.st_mode) else 0o600
+        assert stat.S_IMODE(fact.st_mode) == wanted, (str(path), oct(fact.st_mode))
+
+
+def test_directory_that_all_may_write_is_refused(tmp_path: Path) -> None:
+    """Whoever can write there can put jobs there."""
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s").chmod(0o777)
+    with pytest.raises(ConfigError, match=r"s: expected a private directory, found mode 0777; run chmod o-w"):
+        SpoolStore(tmp_path / "s")
+    with pytest.raises(ConfigError, match="0777"):
+        drop(tmp_path / "s", [(Q, a_job())])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_directory_of_a_stranger_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir(mode=0o700)
+    os.chown(tmp_path / "s", 12345, -1)
+    with pytest.raises(ConfigError, match=r"uid 0 or root, found 12345"):
+        SpoolStore(tmp_path / "s")
+
+
+def test_directory_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
+    """`spool:.` must not turn somebody's project into a spool."""
+    (tmp_path / "setup.py").touch()
+    with pytest.raises(ConfigError, match=r"expected an empty or new directory, found 'setup.py' and no FORMAT"):
+        SpoolStore(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["setup.py"]
+
+
+def test_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s").touch()
+    with pytest.raises(ConfigError, match="expected a directory, found a file"):
+        SpoolStore(tmp_path / "s")
+
+
+def test_half_made_spool_is_finished(tmp_path: Path) -> None:
+    """A process that died while it made the directory leaves nothing that a person must mend."""
+    (tmp_path / "s" / "inbox" / "tmp").mkdir(parents=True)
+    (tmp_path / "s" / "FORMAT.123.abcd").touch()
+    store = SpoolStore(tmp_path / "s")
+    store.enqueue(Q, [a_job("a")])
+    store.close()
+    assert (tmp_path / "s" / "FORMAT").read_bytes() == b"batchq-spool 1\n"
+
+
+def test_format_of_another_major_number_is_refused(tmp_path: Path) -> None:
+    """By the ledger and by producers alike, and nothing is written."""
+    SpoolStore(tmp_path / "s").close()
+    (tmp_path / "s" / "FORMAT").write_bytes(b"batchq-spool 2\n")
+    with pytest.raises(StoreVersion, match="has format 2, this batchq reads format 1"):
+        SpoolStore(tmp_path / "s")
+    with pytest.raises(StoreVersion):
+        drop(tmp_path / "s", [(Q, a_job())])
+    assert os.listdir(tmp_path / "s" / "inbox" / "new") == []
+
+
+@pytest.mark.parametrize("text", [b"", b"batchq-spool one\n", b"batchq-spool 1", b"x" * 10_000])
+def test_format_that_is_none_is_refused(tmp_path: Path, text: bytes) -> None:
+    SpoolStore(tmp_path / "s").close()
+    (tmp_path / "s" / "FORMAT").write_bytes(text)
+    with pytest.raises(StoreCorrupt, match="expected 'batchq-spool 1'"):
+        SpoolStore(tmp_path / "s")
+
+
+def test_ledger_without_format_is_refused(tmp_path: Path) -> None:
+    """Nobody knows what wrote it."""
+    SpoolStore(tmp_path / "s").close()
+    (tmp_path / "s" / "FORMAT").unlink()
+    with pytest.raises(StoreCorrupt, match=r"has a queue\.db but no FORMAT"):
+        SpoolStore(tmp_path / "s")
+
+
+def _rewrite(path: Path, *statements: str) -> None:
+    db = sqlite3.connect(path / "queue.db")
+    for statement in statements:
+        db.execute(statement)
+    db.commit()
+    db.close()
+
+
+def test_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
+    """Old code never writes into a new ledger."""
+    SpoolStore(tmp_path / "s").close()
+    _rewrite(tmp_path / "s", f"PRAGMA user_version={USER_VERSION + 1}")
+    before = (tmp_path / "s" / "queue.db").read_bytes()
+    with pytest.raises(StoreVersion, match=f"has schema {USER_VERSION + 1}, this batchq writes schema {USER_VERSION}"):
+        SpoolStore(tmp_path / "s")
+    assert (tmp_path / "s" / "queue.db").read_bytes() == before
+
+
+def test_database_of_others_is_refused(tmp_path: Path) -> None:
+    SpoolStore(tmp_path / "s").close()
+    _rewrite(tmp_path / "s", "PRAGMA application_id=1")
+    with pytest.raises(StoreCorrupt, match="is a database, but not batchq's"):
+        SpoolStore(tmp_path / "s")
+
+
+def test_ledger_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    SpoolStore(tmp_path / "s").close()
+    (tmp_path / "s" / "queue.db").write_bytes(b"not a database at all" * 1000)
+    with pytest.raises(StoreCorrupt, match=r"queue\.db"):
+        SpoolStore(tmp_path / "s")
+
+
+def test_ledger_carries_its_name(tmp_path: Path) -> None:
+    """`file queue.db` tells whose it is."""
+    SpoolStore(tmp_path / "s").close()
+    header = (tmp_path / "s" / "queue.db").read_bytes()[:100]
+    assert int.from_bytes(header[68:72], "big") == APPLICATION_ID
+    assert int.from_bytes(header[60:64], "big") == USER_VERSION
+
+
+def test_relative_path_survives_a_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = SpoolStore("s")
+    store.before_fork()
+    monkeypatch.chdir("/")
+    store.enqueue(Q, [a_job("a")])
+    assert store.path == str(tmp_path / "s")
+    store.close()
+    assert (tmp_path / "s" / "queue.db").stat().st_size > 0
+
+
+def test_spool_that_is_removed_while_open_says_so(tmp_path: Path) -> None:
+    """SQLite would go on writing into files that nobody can find any more."""
+    store = SpoolStore(tmp_path / "s")
+    store.enqueue(Q, [a_job("a")])
+    (tmp_path / "s").rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreUnavailable, match="was removed or replaced while it was open"):
+        store.enqueue(Q, [a_job("b")])
+    (tmp_path / "elsewhere").rename(tmp_path / "s")
+    assert [claim.id for claim in claim_all(store, "w1")] == ["a"]
+    store.close()
+
+
+MOUNTS = """\
+21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+22 21 0:20 / /mnt/share rw - nfs4 server:/export rw
+23 22 0:21 / /mnt/share/local\\040disk rw - xfs /dev/sdb rw
+24 21 0:22 / /home/me rw - fuse.sshfs me@host: rw
+25 21 0:23 / /data rw - tmpfs tmpfs rw
+26 21 0:24 / /data rw - 9p host rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/spool", "ext4"),
+        ("/mnt/share", "nfs4"),
+        ("/mnt/share/a/b", "nfs4"),
+        ("/mnt/shared", "ext4"),
+        ("/mnt/share/local disk/s", "xfs"),
+        ("/home/me/s", "fuse.sshfs"),
+        ("/data/s", "9p"),
+    ],
+)
+def test_kind_of_file_system_is_that_of_the_nearest_mount(path: str, kind: str) -> None:
+    assert fs.kind_of_fs(path, MOUNTS) == kind
+
+
+def test_ledger_on_a_remote_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's WAL corrupts there. Its inbox alone works."""
+    monkeypatch.setattr(fs, "kind_of_fs", lambda path, table=None: "nfs4")
+    with pytest.raises(StoreError, match=r"lies on nfs4, where SQLite's locks and shared memory do not hold"):
+        SpoolStore(tmp_path / "s")
+    assert drop(tmp_path / "s", [(Q, a_job())])
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "fuse.sshfs", "fuseblk", "virtiofs", "cifs", "smb3", "9p", "ceph"])
+def test_remote_file_systems(kind: str) -> None:
+    assert fs.is_remote(kind)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "apfs", "f2fs", ""])
+def test_local_file_systems(kind: str) -> None:
+    assert not fs.is_remote(kind)
