@@ -138,7 +138,7 @@ class Call(Generic[P, R]):
         items: Iterable[Item],
         *,
         ids: bool = False,
-        job_id: Callable[[Item], str] | None = None,
+        job_id: Callable[[Any], str] | None = None,
         on_invalid: Callable[[int, Exception], object] | None = None,
     ) -> Enqueued:
         """Enqueues a call for each item: a tuple of positional arguments, or a dict of keywords.
@@ -163,7 +163,7 @@ class Call(Generic[P, R]):
         items: Iterable[Item],
         *,
         ids: bool = False,
-        job_id: Callable[[Item], str] | None = None,
+        job_id: Callable[[Any], str] | None = None,
         on_invalid: Callable[[int, Exception], object] | None = None,
     ) -> Enqueued:
         """`enqueue_many` for code inside an event loop. It runs in a thread, which also reads the iterable."""
@@ -174,7 +174,7 @@ class Call(Generic[P, R]):
     def _new_jobs(
         self,
         items: Iterable[Item],
-        job_id: Callable[[Item], str] | None,
+        job_id: Callable[[Any], str] | None,
         on_invalid: Callable[[int, Exception], object] | None,
     ) -> Iterator[NewJob]:
         delay_ms, fire_ms = self._options.delay_ms, self._options.fire_ms

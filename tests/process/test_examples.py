@@ -1,0 +1,173 @@
+"""The examples, end to end: every command that a docstring shows is run as it stands there, on the spool and on Redis.
+
+A command beside `terminal 1` stays in the background, as it does for people.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.process.conftest import STORES
+from tests.servers import Servers, free_port
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DEADLINE_S = 60.0
+
+
+class Shell:
+    """A folder with the examples in it, in which commands run."""
+
+    def __init__(self, folder: Path, url: str | None) -> None:
+        self.folder = folder
+        self.port = free_port()
+        # As in an activated venv.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("BATCHQ_")}
+        self._environment = kept | {"PATH": path, "RECEIVER": f"http://127.0.0.1:{self.port}"}
+        if url is not None:
+            self._environment["BATCHQ_URL"] = url
+        self._background: list[subprocess.Popen[bytes]] = []
+
+    def run(self, command: str) -> str:
+        """Runs it to its end, which has to be a good one; answers what it printed."""
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done
+        assert "Traceback" not in done.stderr, done
+        return done.stdout
+
+    def start(self, command: str) -> subprocess.Popen[bytes]:
+        """Leaves it running."""
+        with open(self.folder / "background.log", "ab") as log:
+            # exec: the process is the command itself, so that a signal reaches it.
+            process = subprocess.Popen(
+                f"exec {command}", shell=True, cwd=self.folder, env=self._environment, stdout=log, stderr=log
+            )
+        self._background.append(process)
+        return process
+
+    def wait_for_receiver(self) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                assert time.monotonic() < deadline, (self.folder / "background.log").read_text()
+                time.sleep(0.02)
+            else:
+                return
+
+    def close(self) -> None:
+        for process in self._background:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@pytest.fixture(params=STORES)
+def shell(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> Iterator[Shell]:
+    """On every store: the spool needs nothing, Redis is named by BATCHQ_URL as the docstrings say."""
+    for path in EXAMPLES.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    url = None
+    if request.param != "spool":
+        # A database of its own: the examples use the default prefix, as people do.
+        url = f"{servers.get(request.param).url.removesuffix('/0')}/9"
+        _empty(url)
+    opened = Shell(tmp_path, url)
+    yield opened
+    opened.close()
+
+
+def _empty(url: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+
+
+def commands(example: str) -> list[tuple[str, str]]:
+    """(command, the comment beside it) of an example's docstring, in order."""
+    doc = ast.get_docstring(ast.parse((EXAMPLES / example).read_text()), clean=True)
+    assert doc is not None
+    lines = [line.strip() for line in doc.splitlines() if line.startswith("    ")]
+    return [(command.strip(), comment.strip()) for command, _, comment in (line.partition("  #") for line in lines)]
+
+
+def test_every_example_shows_its_commands() -> None:
+    """A docstring is the example's manual: each has commands, and says where the jobs stand."""
+    names = sorted(path.name for path in EXAMPLES.glob("*.py"))
+    assert names == ["bulk_import.py", "cpu_heavy.py", "webhooks.py"]
+    for name in names:
+        shown = commands(name)
+        assert any(command.startswith("batchq start ") for command, _ in shown), name
+        assert all(command.startswith(("python ", "batchq ", "BATCHQ_APP=")) for command, _ in shown), name
+
+
+def test_webhooks(shell: Shell) -> None:
+    """All but the customer who is gone are taken exactly once by the receiver's count, refused and lost answers too."""
+    (receive, where), *rest = commands("webhooks.py")
+    assert where.startswith("terminal 1")
+    shell.start(receive)
+    shell.wait_for_receiver()
+    enqueue, start, dead, counts = (command for command, _ in rest)
+    assert shell.run(enqueue) == "200 enqueued, 0 known already\n"
+    shell.run(start)
+    assert shell.run(dead).count("is gone (410)") == 5
+    counted: dict[str, Any] = json.loads(shell.run(counts))
+    assert counted["gone"] == 5
+    assert counted["taken"] + counted["taken, answer lost"] == 195
+    assert counted["known already"] == counted["taken, answer lost"] > 0
+    assert counted["busy"] > 30
+    # What was delivered is still known by its id.
+    assert shell.run(enqueue) == "0 enqueued, 200 known already\n"
+
+
+def test_bulk_import(shell: Shell) -> None:
+    """Every good row is in the table once, every broken one in the morgue, and a second import adds nothing."""
+    make, enqueue, start, summary = (command for command, _ in commands("bulk_import.py"))
+    shell.run(make)
+    assert shell.run(enqueue) == "3000 enqueued, 0 known already\n"
+    shell.run(start)
+    first, *broken = shell.run(summary).splitlines()
+    assert re.fullmatch(r"2994 orders in orders\.db, \d+\.\d\d in all", first)
+    assert sorted(broken) == sorted(f"not imported: order {n * 500}: 'n/a' is no amount" for n in range(1, 7))
+    assert shell.run(enqueue) == "0 enqueued, 3000 known already\n"
+    shell.run(start)
+    assert shell.run(summary).splitlines()[0] == first
+
+
+def test_cpu_heavy(shell: Shell) -> None:
+    """The sum of the results is the number of primes; Ctrl-C ends the workers in order."""
+    (start, where), (enqueue, _) = commands("cpu_heavy.py")
+    assert where.startswith("terminal 1")
+    master = shell.start(start)
+    assert shell.run(enqueue) == "20 ranges enqueued\n348513 primes below 5000000\n"
+    workers = psutil.Process(master.pid).children()
+    assert len(workers) == 2
+    master.send_signal(signal.SIGINT)
+    assert master.wait(DEADLINE_S) == 0
+    assert not psutil.wait_procs(workers, timeout=10)[1]
