@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +13,7 @@ from batchq.cli.output import Column, Table, fields, json_line, on_terminal, spa
 from batchq.cli.params import reach, reaches_store, span_ms, takes_json
 
 if TYPE_CHECKING:
-    from batchq.app import App
+    pass
 
 #: Totals whose growth a second is shown while watching.
 RATES = (("IN/S", "enqueued"), ("DONE/S", "completed"))
@@ -123,26 +123,25 @@ def _workers_line(workers: Sequence[dict[str, Any]]) -> str:
 def workers(as_json: bool, url: str | None, prefix: str | None) -> None:
     """List the workers of all masters, and what each one runs. With --json one object a line."""
     with reach(url, prefix) as app:
-        found = list(_workers(app))
+        masters = app.store.masters()
+    found = [worker for master in masters for worker in master.get("workers", [])]
     if as_json:
         for worker in found:
             json_line(worker, indent=False)
     elif found:
-        titles = ("ID", "HOST", "PID", "STATE", "QUEUE", "JOB", "RUNNING", "MEMORY")
+        titles = ("ID", "HOST", "PID", "STATE", "QUEUE", "HANDLER", "JOB", "RUNNING", "MEMORY")
         table = Table(*(Column(title, right=title in ("PID", "RUNNING", "MEMORY")) for title in titles))
         table.page(_worker_row(worker) for worker in found)
     flush()
     if not found:
-        say("batchq: no master is running on this store")
-
-
-def _workers(app: App) -> Iterator[dict[str, Any]]:
-    for master in app.store.masters():
-        yield from master.get("workers", [])
+        say(f"batchq: {'no worker has started yet' if masters else 'no master is running on this store'}")
 
 
 def _worker_row(worker: dict[str, Any]) -> Sequence[str]:
-    row = [str(worker[name]) if worker.get(name) else "-" for name in ("id", "host", "pid", "state", "queue", "job")]
+    row = [
+        str(worker[name]) if worker.get(name) else "-"
+        for name in ("id", "host", "pid", "state", "queue", "handler", "job")
+    ]
     running = span(worker["running_ms"]) if worker.get("job") and worker.get("running_ms") is not None else "-"
     memory = f"{worker['rss'] / (1 << 20):.0f}MiB" if worker.get("rss") else "-"
     return [*row, running, memory]

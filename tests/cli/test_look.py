@@ -221,7 +221,8 @@ def test_workers(run: Run, scene: Scene) -> None:
         "host": "h",
         "pid": 7,
         "state": "busy",
-        "job": "deliver",
+        "job": "j1",
+        "handler": "deliver",
         "queue": "q",
         "running_ms": 61_000,
         "rss": 1 << 20,
@@ -230,8 +231,8 @@ def test_workers(run: Run, scene: Scene) -> None:
     scene.store.publish("m", {"workers": [one, idle]}, 60_000)
     assert run("workers", "--json").ended(0).lines == [one, idle]
     rows = [line.split() for line in run("workers").ended(0).out.splitlines()]
-    assert rows[1] == ["w1", "h", "7", "busy", "q", "deliver", "1m1s", "1MiB"]
-    assert rows[2] == ["w2", "h", "8", "idle", "-", "-", "-", "-"]
+    assert rows[1] == ["w1", "h", "7", "busy", "q", "deliver", "j1", "1m1s", "1MiB"]
+    assert rows[2] == ["w2", "h", "8", "idle", "-", "-", "-", "-", "-"]
     assert "2 on 1 host: 1 busy, 1 idle" in run("status").ended(0).out
 
 
