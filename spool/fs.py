@@ -76,6 +76,15 @@ def create_empty(path: str) -> bool:
     return True
 
 
+def read_start(path: str, limit: int) -> bytes:
+    """The first bytes of a file of ours."""
+    fd = open_private(path, os.O_RDONLY)
+    try:
+        return os.read(fd, limit)
+    finally:
+        os.close(fd)
+
+
 def write_whole(temporary: str, path: str, data: bytes) -> None:
     """A file that is whole or not there, also after a power cut: write, fsync, rename, fsync the directory (P1-P6)."""
     fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

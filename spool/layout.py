@@ -129,12 +129,10 @@ def _stamp(layout: Layout) -> None:
 
 def check_format(layout: Layout) -> None:
     """Raises StoreVersion for a format of another major number, StoreCorrupt for what is none."""
-    read = fs.read_foreign(layout.format, limit=4096, owners=fs.owners_of(layout.root))
-    found = _FORMAT.fullmatch(read.data)
-    if read.fault or found is None:
-        raise StoreCorrupt(
-            f"spool: {layout.format}: expected 'batchq-spool {MAJOR}', found {read.fault or repr(read.data[:60])}"
-        )
+    text = fs.read_start(layout.format, 100)
+    found = _FORMAT.fullmatch(text)
+    if found is None:
+        raise StoreCorrupt(f"spool: {layout.format}: expected the line 'batchq-spool {MAJOR}', found {text[:60]!r}")
     if int(found[1]) != MAJOR:
         raise StoreVersion(
             f"spool: {layout.root}: has format {int(found[1])}, this batchq reads format {MAJOR}; "

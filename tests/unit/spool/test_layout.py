@@ -97,8 +97,15 @@ def test_format_of_another_major_number_is_refused(tmp_path: Path) -> None:
 def test_format_that_is_none_is_refused(tmp_path: Path, text: bytes) -> None:
     SpoolStore(tmp_path / "s").close()
     (tmp_path / "s" / "FORMAT").write_bytes(text)
-    with pytest.raises(StoreCorrupt, match="expected 'batchq-spool 1'"):
+    with pytest.raises(StoreCorrupt, match="expected the line 'batchq-spool 1'"):
         SpoolStore(tmp_path / "s")
+
+
+def test_backup_by_hard_links_does_no_harm(tmp_path: Path) -> None:
+    """`cp -al` gives every file a second name."""
+    SpoolStore(tmp_path / "s").close()
+    os.link(tmp_path / "s" / "FORMAT", tmp_path / "FORMAT")
+    SpoolStore(tmp_path / "s").close()
 
 
 def test_ledger_without_format_is_refused(tmp_path: Path) -> None:
