@@ -342,7 +342,13 @@ class Worker:
             raise Interrupted
 
     def _become_copy(self) -> None:
+        """In a process that a handler forked: signals do again what they do in any program (multiprocessing ends its
+        children by SIGTERM), and none reaches the worker through the pipe that both hold."""
         self._is_copy = True
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, ORDER_SIGNAL):
+            signal.signal(number, signal.SIG_DFL)
 
     def _timeout(self) -> JobTimeout:
         return JobTimeout(f"ran past its time limit of {self._limit_ms / 1000:g} s")

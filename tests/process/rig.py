@@ -217,9 +217,11 @@ class Rig:
         assert [word.value for word in self.store.enqueue(queue, [job])] == ["ok"]
         return job.id
 
-    def enqueue_many(self, name: str, rows: Iterable[tuple[Any, ...]], queue: str = "default") -> list[str]:
+    def enqueue_many(
+        self, name: str, rows: Iterable[tuple[Any, ...]], queue: str = "default", *, delay_ms: int = 0
+    ) -> list[str]:
         """One call for many. Answers their ids."""
-        jobs = [NewJob(new_id(), pack_row(name, args)) for args in rows]
+        jobs = [NewJob(new_id(), pack_row(name, args), 0, delay_ms) for args in rows]
         assert {word.value for word in self.store.enqueue(queue, jobs)} <= {"ok"}
         return [job.id for job in jobs]
 

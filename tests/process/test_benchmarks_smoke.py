@@ -1,0 +1,61 @@
+"""The benchmarks run: each with --smoke, on both stores, and its first line is its question."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers import flavours
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+NAMES = ("drain", "enqueue", "idle", "latency")
+DEADLINE_S = 100
+
+
+def smoke(name: str, tmp: Path) -> list[str]:
+    """The lines that it prints."""
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / f"{name}.py"), "--smoke", "--server", flavours()[0]],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        # A setting of the user's must not reach into what is measured: this url leads nowhere.
+        env=os.environ | {"TMPDIR": str(tmp), "BATCHQ_URL": "redis://127.0.0.1:1/0"},
+        check=False,
+    )
+    assert done.returncode == 0, done
+    assert list(tmp.iterdir()) == [], "it leaves something behind"
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_first_line_is_the_question(name: str) -> None:
+    """A benchmark says what it wants to know before anything else."""
+    doc = ast.get_docstring(ast.parse((BENCHMARKS / f"{name}.py").read_text()))
+    assert doc is not None
+    assert doc.splitlines()[0].endswith("?")
+    assert f"`{name}.py`" in (BENCHMARKS / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke_run_answers_for_both_stores(name: str, tmp_path: Path) -> None:
+    """Every case gives a figure on Redis and on the spool."""
+    lines = smoke(name, tmp_path)
+    assert lines[0].endswith("?")
+    for store in ("redis", "spool"):
+        rows = [line for line in lines if line.startswith(store)]
+        assert len(rows) >= 2, lines
+        assert all(re.search(r"\d", row) for row in rows), rows
+
+
+def test_delayed_jobs_are_never_early(tmp_path: Path) -> None:
+    """The one figure of the benchmarks that is a promise."""
+    told = [line for line in smoke("latency", tmp_path) if "lateness" in line]
+    assert len(told) == 2
+    assert all(line.endswith("early 0") for line in told), told

@@ -1,0 +1,107 @@
+"""What stands in Redis, looked at by a client that knows nothing of batchq: INCR-minted attempts, one delayed set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from tests.process.rig import Rig
+
+APP = """
+@app.job(max_attempts=5, backoff=fixed(60))
+def fails():
+    note("S")
+    raise ValueError("no")
+
+
+@app.job(max_attempts=5, backoff=fixed(0))
+def fails_twice():
+    note("S")
+    if current_job().attempt < 3:
+        raise ValueError("no")
+    while not os.path.exists("gate"):
+        time.sleep(0.01)
+"""
+
+
+def raw(rig: Rig) -> Any:
+    """A plain client; untyped, as redis-py is."""
+    return redis.Redis.from_url(rig.url, decode_responses=True)
+
+
+def key(rig: Rig, name: str) -> str:
+    return f"{rig.prefix}:{{default}}:{name}"
+
+
+def test_attempts_are_minted_by_the_server(redis_rig: Rig) -> None:
+    """The hash field appears with the first claim and counts claims; it is the token that the handler sees."""
+    rig = redis_rig
+    rig.app(APP)
+    job = rig.enqueue("fails_twice")
+    client = raw(rig)
+    assert client.hget(key(rig, "attempts"), job) is None
+    pool = rig.start()
+    rig.until_started(job, times=3)
+    assert client.hget(key(rig, "attempts"), job) == "3"
+    assert [entry.token for entry in rig.ledger.starts(job)] == [1, 2, 3]
+    [worker] = [name.decode() if isinstance(name, bytes) else name for name in client.zrange(key(rig, "leases"), 0, -1)]
+    assert client.smembers(key(rig, f"active:{worker}")) == {job}
+    (rig.folder / "gate").touch()
+    rig.until_counts(done=1)
+    assert client.hget(key(rig, "attempts"), job) is None
+    assert pool.stop() == 0
+
+
+def test_retry_is_a_delayed_job_like_any_other(redis_rig: Rig) -> None:
+    """A retry and a job scheduled for the first time stand in one sorted set, under one formula."""
+    rig = redis_rig
+    rig.app(APP)
+    client = raw(rig)
+    scheduled = rig.enqueue("fails", delay_ms=60_000)
+    job = rig.enqueue("fails")
+    before_ms = rig.store.now_ms()
+    pool = rig.start()
+    rig.until_counts(retried=1)
+    after_ms = rig.store.now_ms()
+    assert client.type(key(rig, "delayed")) == "zset"
+    members = client.zrange(key(rig, "delayed"), 0, -1, withscores=True)
+    assert [name for name, _ in members] == [scheduled, job]
+    fire_ms, seq = divmod(int(members[1][1]), 4096)
+    assert before_ms + 60_000 <= fire_ms <= after_ms + 60_000 + 1
+    assert seq == 0
+    assert client.hkeys(key(rig, "attempts")) == [job]
+    assert pool.stop() == 0
+    # No other key of the queue tells the two apart.
+    for name in client.scan_iter(f"{rig.prefix}:*"):
+        if name not in (key(rig, "delayed"), key(rig, "attempts"), key(rig, "rows"), key(rig, "notes")):
+            assert client.type(name) not in ("zset", "set", "list") or not {scheduled, job} & members_of(client, name)
+
+
+def members_of(client: Any, name: str) -> set[str]:
+    match client.type(name):
+        case "zset":
+            return set(client.zrange(name, 0, -1))
+        case "set":
+            return set(client.smembers(name))
+        case _:
+            return set(client.lrange(name, 0, -1))
+
+
+def test_promote_moves_at_most_a_thousand_in_order(redis_rig: Rig) -> None:
+    """3000 jobs due at once: three sweeps of a thousand, in the order in which they became due."""
+    rig = redis_rig
+    client = raw(rig)
+    ids = []
+    for number in range(30):
+        ids += rig.enqueue_many("fails", [()] * 100, delay_ms=300 + number)
+    assert client.zcard(key(rig, "delayed")) == 3000
+    [(_, last)] = client.zrange(key(rig, "delayed"), -1, -1, withscores=True)
+    rig.until(lambda: rig.store.now_ms() > int(last) // 4096, "all are due")
+    for sweep in range(3):
+        assert rig.store.promote("default").moved == 1000
+        assert client.llen(key(rig, "pending")) == (sweep + 1) * 1000
+        assert client.zcard(key(rig, "delayed")) == 3000 - (sweep + 1) * 1000
+    nothing = rig.store.promote("default")
+    assert (nothing.moved, nothing.next_in_ms) == (0, None)
+    assert client.lrange(key(rig, "pending"), 0, -1) == ids

@@ -1,0 +1,130 @@
+"""Wake-ups: none is lost, nothing is early, and an idle pool costs next to nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from tests.process.rig import Rig
+
+APP = """
+@app.job
+def tick():
+    note("S")
+"""
+
+
+def test_idle_workers_pick_up_each_job_at_once(rig: Rig) -> None:
+    """300 single jobs at random gaps on an idle pool of four: no hint is lost."""
+    rig.app(APP)
+    rig.start(n=4)
+    rng = random.Random(20)
+    accepted: dict[str, int] = {}
+    for _ in range(300):
+        # The gap is the input here, not a wait for something.
+        time.sleep(rng.random() * 0.012)
+        job = rig.enqueue("tick")
+        accepted[job] = time.monotonic_ns()
+    rig.until_counts(done=300)
+    began = {entry.job: entry.at_ns for entry in rig.ledger.starts()}
+    late_ms = sorted(max(0, began[job] - at) / 1e6 for job, at in accepted.items())
+    median, last = statistics.median(late_ms), late_ms[-1]
+    print(f"{rig.kind}: pickup median {median:.2f} ms, p99 {late_ms[296]:.2f} ms, last {last:.2f} ms")
+    assert median < 20
+    assert last < 1000
+
+
+def test_delayed_jobs_are_never_early_and_hardly_late(rig: Rig) -> None:
+    """By the store's clock, which is this host's: each starts at or after its fire-time."""
+    rig.app(APP)
+    rig.start(n=2)
+    rng = random.Random(21)
+    fire_ms = {}
+    for _ in range(60):
+        job = rig.enqueue("tick", delay_ms=rng.randrange(200, 900))
+        fire_ms[job] = rig.job(job).since_ms
+    stats = rig.until_counts(done=60)
+    wall_ns = time.time_ns() - time.monotonic_ns()
+    late_ms = sorted((entry.at_ns + wall_ns) / 1e6 - fire_ms[entry.job] for entry in rig.ledger.starts())
+    print(f"{rig.kind}: late median {statistics.median(late_ms):.2f} ms, last {late_ms[-1]:.2f} ms")
+    # The two clocks were read one after the other.
+    assert late_ms[0] > -0.5
+    assert statistics.median(late_ms) < 30
+    assert late_ms[-1] < 1000
+    assert stats.totals["promoted"] == 60
+
+
+class Monitor:
+    """Counts the commands that clients send to a server; those that scripts call are not among them."""
+
+    def __init__(self, url: str) -> None:
+        where = urlsplit(url)
+        self._socket = socket.create_connection((where.hostname, where.port or 6379))
+        self._socket.sendall(b"MONITOR\r\n")
+        self._file = self._socket.makefile("rb")
+        assert self._file.readline() == b"+OK\r\n"
+        self.lines: list[bytes] = []
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            self.lines += [line for line in self._file if b" lua] " not in line]
+
+    def stop(self) -> list[bytes]:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._socket.close()
+        return self.lines
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that a process used: exact on Linux, where cpu_times counts whole ticks of 10 ms."""
+    if sys.platform == "linux":
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def test_idle_pool_costs_next_to_nothing(rig: Rig) -> None:
+    """Eight idle workers for five seconds: few commands, hardly any CPU, in the master as in the workers."""
+    rig.app(APP)
+    pool = rig.start(n=8)
+    seconds = 5.0
+    pids = [pool.pid, *pool.workers()]
+    monitor = None if rig.kind == "spool" else Monitor(rig.url)
+    before = [cpu_s(pid) for pid in pids]
+    # The time is what is measured over.
+    time.sleep(seconds)
+    used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
+    master, workers = used[0] / seconds, sum(used[1:]) / seconds
+    print(f"{rig.kind}: idle CPU of the master {master:.2%}, of 8 workers {workers:.2%} of a core")
+    assert master < 0.02
+    assert workers < 0.05
+    if monitor is not None:
+        lines = [line for line in monitor.stop() if rig.prefix.encode() in line or b'"TIME"' in line]
+        print(f"{rig.kind}: {len(lines) / seconds:.1f} commands a second")
+        assert len(lines) / seconds < 20
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_paused_queue_wakes_its_pool_when_it_is_resumed(rig: Rig, workers: int) -> None:
+    """Jobs that came while the queue was paused begin at the resume, not at some later look."""
+    rig.app(APP)
+    rig.start(n=workers)
+    rig.store.pause("default")
+    rig.enqueue_many("tick", [()] * 3)
+    resumed = time.monotonic_ns()
+    rig.store.resume("default")
+    rig.until_counts(done=3)
+    assert (rig.ledger.starts()[0].at_ns - resumed) / 1e6 < 500
