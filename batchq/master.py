@@ -543,7 +543,7 @@ class Master:
         if now >= t.sweep:
             t.sweep = now + min(TICK_S, s.sweep_ms / 1000)
             t.fire = dict.fromkeys(self._names, 0.0)
-            self._with_store(self._sweep_inbox)
+            self._with_store(self._ingest)
             if self._unreaped:
                 self._with_store(self._reap)
         if any(due <= now for due in t.fire.values()):
@@ -599,10 +599,15 @@ class Master:
             for worker, end in self._watch.look(queue, self._store.leases(queue), SYSTEM.monotonic()):
                 reap_lost(self._store, queue, worker, end, self._runner.terms, self._settings.max_lost)
 
-    def _sweep_inbox(self) -> None:
-        sweep = getattr(self._store, "sweep_inbox", None)
-        if sweep is not None:
-            sweep()
+    def _ingest(self) -> None:
+        """Takes in what other programs dropped into the store's inbox; the next round goes on where there is more."""
+        took = self._store.sweep_inbox()
+        if took.jobs:
+            log.event("info", "ingested", files=took.files, jobs=took.jobs)
+        if took.bad:
+            log.event("warning", "moved_aside", files=took.bad, why="no valid parcels; their reasons stand beside them")
+        if took.files or took.bad:
+            self._timers.sweep = 0.0
 
     def _expire(self) -> None:
         for queue in self._names:

@@ -85,6 +85,14 @@ class Waiter(Protocol):
     def close(self) -> None: ...
 
 
+class Ingested(NamedTuple):
+    """What a sweep of an inbox took: files, the jobs in them, and how many files were moved aside."""
+
+    files: int = 0
+    jobs: int = 0
+    bad: int = 0
+
+
 class StoreInfo(NamedTuple):
     """What a store says of itself. The url carries no password."""
 
@@ -252,6 +260,11 @@ class Store(ABC):
     @abstractmethod
     def masters(self) -> list[dict[str, Any]]:
         """What the masters alive said last."""
+
+    def sweep_inbox(self) -> Ingested:
+        """Takes in what other programs have dropped, where the store has an inbox: each file exactly once, some at a
+        time. Call again at once while it comes back with any."""
+        return Ingested()
 
     def be_patient(self, give_up: Callable[[], bool]) -> None:  # noqa: B027 - most stores are never away
         """Calls wait for a store that is away until `give_up()` says so: for workers."""

@@ -4,7 +4,7 @@ One move, one place: the verbs of `lifecycle.py` are functions in enqueue.py, cl
 manage.py; ledger.py has the transactions, inbox.py the files that others drop, fs.py all system calls.
 """
 
-from batchq.spool.inbox import Ingested, drop
+from batchq.spool.inbox import drop
 from batchq.spool.store import SpoolStore
 
-__all__ = ["Ingested", "SpoolStore", "drop"]
+__all__ = ["SpoolStore", "drop"]

@@ -27,7 +27,7 @@ from batchq.spool.enqueue import enqueue, set_mark
 from batchq.spool.layout import Layout, prepare
 from batchq.spool.ledger import Flush, Ledger
 from batchq.spool.schema import sql
-from batchq.store import Limits
+from batchq.store import Ingested, Limits
 
 #: What one file may hold.
 MAX_LINES = 1000
@@ -51,14 +51,6 @@ _COUNT = re.compile(r"\.(\d{1,4})\.ndjson$")
 _ROUTE = frozenset(("v", "id", "queue", "priority", "at", "delay_ms", "given", "mark", "maybe", "t"))
 
 _TAKEN = sql("DELETE FROM mark WHERE queue=? AND lane=?")
-
-
-class Ingested(NamedTuple):
-    """What a sweep took: files, the jobs in them, and how many files were moved aside."""
-
-    files: int
-    jobs: int
-    bad: int
 
 
 class Census(NamedTuple):

@@ -37,7 +37,7 @@ from batchq.lifecycle import State, Word
 from batchq.spool import claim, enqueue, inbox, lease, manage, reads, settle, wake
 from batchq.spool.ledger import Durability, Flush, Ledger
 from batchq.spool.schema import sql
-from batchq.store import PROMOTE_LIMIT, Limits, Store, StoreInfo, Traits
+from batchq.store import PROMOTE_LIMIT, Ingested, Limits, Store, StoreInfo, Traits
 
 _PUBLISH = sql(
     "INSERT INTO master(id,until,status) VALUES(?,?,?) "
@@ -199,7 +199,7 @@ class SpoolStore(Store):
 
     # -- the inbox -------------------------------------------------------------------------------------------------
 
-    def sweep_inbox(self) -> inbox.Ingested:
+    def sweep_inbox(self) -> Ingested:
         """Takes what lies in the inbox, each file exactly once. One process at a time; does nothing where another is
         at it. Bounded: call again at once while it comes back with files."""
         return self._inbox.sweep()

@@ -15,8 +15,8 @@ from batchq.clock import MAX_FIRE_MS, ManualClock
 from batchq.errors import ConfigError, StoreFull
 from batchq.job import Completed, Mark, NewJob, pack_row
 from batchq.lifecycle import State, Word
-from batchq.spool import Ingested, SpoolStore, drop, fs, inbox
-from batchq.store import Limits
+from batchq.spool import SpoolStore, drop, fs, inbox
+from batchq.store import Ingested, Limits
 from tests.unit.spool.helpers import Q, a_job, check_books, claim_all, end_at, fork, wait
 
 HOUR_MS = 3_600_000
