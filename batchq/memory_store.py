@@ -395,12 +395,12 @@ class MemoryStore(Store):
         return self._settle(queue, worker, outcomes, again)
 
     def _retry(self, q: _Queue, entry: _Entry, outcome: Retried, now_us: int) -> Word:
+        if entry.cancel:
+            return self._end_cancelled(q, entry, now_us)
         if outcome.cause == "crashed":
             entry.crashes += 1
         if outcome.cause in ("crashed", "timed_out"):
             q.totals[outcome.cause] += 1
-        if entry.cancel:
-            return self._end_cancelled(q, entry, now_us)
         entry.note(outcome.error)
         if entry.attempts - entry.forgiven >= outcome.max_attempts:
             reason = outcome.cause if outcome.cause in ("crashed", "timed_out") else "max_attempts"
@@ -547,10 +547,10 @@ class MemoryStore(Store):
             return len(holder.claims)
 
     def _reap(self, q: _Queue, entry: _Entry, outcome: Lost, now_us: int) -> None:
-        q.totals["lost"] += 1
         if entry.cancel:
             self._end_cancelled(q, entry, now_us)
             return
+        q.totals["lost"] += 1
         entry.lost += 1
         entry.forgiven += 1
         entry.note(outcome.error)

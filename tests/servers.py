@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import shutil
 import signal
@@ -17,6 +18,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import redis
 
 FLAVOURS = ("valkey", "redis")
 READY_WITHIN_S = 10.0
@@ -81,6 +84,11 @@ class Server:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
+    @functools.cached_property
+    def client(self) -> redis.Redis:
+        """A plain client of it, for looks behind the store and for what only a server can do."""
+        return redis.Redis.from_url(self.url)
+
     @property
     def pid(self) -> int:
         return self.process.pid
@@ -131,6 +139,7 @@ class Server:
 
     def stop(self) -> None:
         """Ends it for good and removes its folder."""
+        self.client.close()
         if self.process.poll() is None:
             self.process.terminate()
             try:

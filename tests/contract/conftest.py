@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from batchq.clock import ManualClock
 from batchq.store import Limits, Store
 from tests.contract.helpers import check_law
-from tests.servers import Servers, flavours
+from tests.servers import FLAVOURS, Servers, flavours
 
 STORES = ("memory", "spool", *flavours())
 
@@ -24,17 +24,27 @@ class Ground:
         self._prefix = prefix
         self._servers = servers
         self._clock = ManualClock()
-        self._pushes: list[Callable[[float], object]] = [self._clock.advance]
-        self.opened: list[Store] = []
+        self._made = 0
+        #: Open stores -> the name of their data, and further handles on the same.
+        self.opened: dict[Store, str] = {}
+        self._handles: list[Store] = []
 
     def open(self, limits: Limits = Limits()) -> Store:  # noqa: B008 - a frozen value
         """A store of its own: nothing is in it."""
-        store = self._open(limits)
-        self.opened.append(store)
+        self._made += 1
+        name = f"{self._prefix}-{self._made}"
+        store = self._open(limits, name)
+        self.opened[store] = name
         return store
 
-    def _open(self, limits: Limits) -> Store:
-        number = len(self.opened)
+    def another(self, store: Store) -> Store:
+        """A second handle on the same data, as another process would have; in memory there is only the one."""
+        if self.kind == "memory":
+            return store
+        self._handles.append(self._open(Limits(), self.opened[store]))
+        return self._handles[-1]
+
+    def _open(self, limits: Limits, name: str) -> Store:
         if self.kind == "memory":
             from batchq.memory_store import MemoryStore
 
@@ -42,27 +52,29 @@ class Ground:
         if self.kind == "spool":
             from batchq.spool import SpoolStore
 
-            return SpoolStore(self._folder / f"spool-{number}", limits=limits, clock=self._clock)
-        return self._open_redis(limits, f"{self._prefix}-{number}")
-
-    def _open_redis(self, limits: Limits, prefix: str) -> Store:
-        import redis
-
+            return SpoolStore(self._folder / name, limits=limits, clock=self._clock)
         from batchq.redis_store import RedisStore
 
-        url = self._servers.get(self.kind).url
-        client = redis.Redis.from_url(url)
-        # The server's clock can't be moved: the scripts of such a store add this key to it, in microseconds.
-        self._pushes.append(lambda ms: client.incrby(f"{prefix}:clock-offset", int(ms * 1000)))
-        return RedisStore(url, prefix=prefix, limits=limits, clock_offset=True)
+        return RedisStore(self._servers.get(self.kind).url, prefix=name, limits=limits, clock_offset=True)
 
     def advance(self, ms: float) -> None:
         """Moves the clock of every store of this test. Redis' clock also runs by itself: stay away from the borders."""
-        for push in self._pushes:
-            push(ms)
+        self._clock.advance(ms)
+        if self.kind in FLAVOURS:
+            # The server's clock can't be moved: the scripts of such a store add this key to it, in microseconds.
+            for name in self.opened.values():
+                self._servers.get(self.kind).client.incrby(f"{name}:clock-offset", int(ms * 1000))
+
+    def discard(self, store: Store) -> None:
+        """Done with this one before the end of the test: the law holds, then it is closed."""
+        try:
+            check_law(store)
+        finally:
+            del self.opened[store]
+            store.close()
 
     def close(self) -> None:
-        for store in self.opened:
+        for store in (*self._handles, *self.opened):
             store.close()
 
 

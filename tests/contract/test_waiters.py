@@ -10,7 +10,7 @@ import pytest
 from batchq.job import Completed
 from batchq.store import Store, Waiter
 from tests.contract.conftest import Ground
-from tests.contract.helpers import OUTCOMES, Q, a_job, active, enlist, hinted, put, settle, take
+from tests.contract.helpers import DEADLINE_S, OUTCOMES, Q, a_job, active, enlist, hinted, put, settle, take
 
 
 def drained(waiter: Waiter) -> Waiter:
@@ -42,10 +42,12 @@ def test_enqueue_wakes(store: Store, wake: Waiter) -> None:
     assert hinted(wake)
 
 
-def test_hint_from_before_the_wait_is_not_lost(store: Store, wake: Waiter) -> None:
-    """Armed after the enqueue, the waiter is readable at once: between a look and a wait nothing falls through."""
-    put(store, "a")
+def test_hint_between_the_look_and_the_wait_is_not_lost(store: Store, wake: Waiter) -> None:
+    """Armed, then looked, then waited: what comes after the look ends the wait at once."""
+    enlist(store)
     wake.arm()
+    assert take(store) == []
+    put(store, "a")
     assert hinted(wake)
 
 
@@ -126,10 +128,11 @@ def test_new_earliest_fire_time_rings_the_timer(store: Store, clock: Ground, tim
     settle(store, Completed(reaped))
 
 
-def test_timer_hint_from_before_the_wait_is_not_lost(store: Store, timer: Waiter) -> None:
-    """Armed after the move, it is readable at once."""
-    put(store, a_job("a", delay_ms=60_000))
+def test_timer_hint_between_the_look_and_the_wait_is_not_lost(store: Store, timer: Waiter) -> None:
+    """The master arms it, sweeps, and sleeps: a job scheduled after the sweep ends the sleep."""
     timer.arm()
+    assert store.promote(Q).next_in_ms is None
+    put(store, a_job("a", delay_ms=60_000))
     assert hinted(timer)
 
 
@@ -174,25 +177,26 @@ def test_hint_from_another_thread_ends_the_wait(store: Store, wake: Waiter) -> N
         producer.join()
 
 
-def test_each_of_many_waiters_is_woken_by_a_chain(store: Store) -> None:
+def test_idle_workers_are_woken_by_a_chain(store: Store, ground: Ground) -> None:
     """Four idle workers, one enqueue of four: as each takes one, the next is woken; nobody is left asleep."""
-    waiters = [store.wake_waiter([Q]) for _ in range(4)]
-    enlist(store)
+    handles = [ground.another(store) for _ in range(4)]
+    waiters = [handle.wake_waiter([Q]) for handle in handles]
     got: list[str] = []
-    lock = threading.Lock()
 
-    def serve(waiter: Waiter) -> None:
-        assert hinted(waiter)
-        with lock:
-            got.extend(claim.id for claim in take(store, want=1))
+    def serve(number: int) -> None:
+        if hinted(waiters[number]):
+            got.extend(claim.id for claim in take(handles[number], f"w{number}"))
 
-    threads = [threading.Thread(target=serve, args=(drained(waiter),)) for waiter in waiters]
+    threads = [threading.Thread(target=serve, args=(number,)) for number in range(4)]
     try:
+        for number, waiter in enumerate(waiters):
+            enlist(store, f"w{number}")
+            drained(waiter)
         for thread in threads:
             thread.start()
         put(store, "a", "b", "c", "d")
         for thread in threads:
-            thread.join(15)
+            thread.join(2 * DEADLINE_S)
         assert sorted(got) == ["a", "b", "c", "d"]
     finally:
         for waiter in waiters:
