@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchq.cli.endings import show_tracebacks
 from batchq.cli.output import Column, Table, fields, json_line, write
 from batchq.cli.params import warn_of_password
 from batchq.kinds import show_duration
@@ -30,7 +31,9 @@ def check(app: str | None, as_json: bool, url: str | None, prefix: str | None) -
 
     flags: dict[str, object] = {"app": app, "url": url, "prefix": prefix}
     warn_of_password(url)
-    spec = config.load(flags).app
+    before = config.load(flags)
+    show_tracebacks(before.debug)
+    spec = before.app
     if spec is None:
         raise click.UsageError(
             "no app given; write `batchq check module:app`, or set BATCHQ_APP, or app in [tool.batchq]",

@@ -2,7 +2,7 @@
 
 0 done · 1 failed · 2 wrong usage · 3 the app can't be loaded · 4 the store can't be reached · 130 interrupted.
 A reader that closes the pipe early (`| head`) is no failure: 0. A full disk behind stdout is one: 1.
-With BATCHQ_DEBUG=1 the traceback is shown as well. `start` adds 5: the watchdog gave up.
+With the setting `debug` (BATCHQ_DEBUG=1) the traceback is shown as well. `start` adds 5: the watchdog gave up.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import click
 from batchq.errors import AppError, BatchqError, ConfigError, StoreUnavailable
 
 DONE, FAILED, USAGE, NO_APP, NO_STORE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+
+_debug = False
 
 
 class OutputFailed(Exception):
@@ -42,8 +45,7 @@ def run(command: Callable[[], object]) -> int:
 
 
 def _end(error: BaseException) -> int:
-    # Read here and not in config, which may be what failed.
-    if os.environ.get("BATCHQ_DEBUG", "0") not in ("", "0"):
+    if _debug or _debug_variable():
         import traceback
 
         traceback.print_exception(error)
@@ -74,6 +76,17 @@ def _end(error: BaseException) -> int:
                 " says under BATCHQ_DEBUG=1"
             )
             return FAILED
+
+
+def show_tracebacks(wanted: bool) -> None:
+    """What the setting `debug` says, once the settings could be read."""
+    global _debug
+    _debug = wanted
+
+
+def _debug_variable() -> bool:
+    """Read here as well as in config, which may be what failed."""
+    return os.environ.get("BATCHQ_DEBUG", "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def code_of(error: BatchqError) -> int:

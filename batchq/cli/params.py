@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from batchq.cli.endings import say, show_tracebacks
 from batchq.clock import MAX_FIRE_MS
 
 if TYPE_CHECKING:
@@ -108,7 +109,6 @@ def confirm(question: str, yes: bool) -> None:
 
 def note_unknown_queue(app: App, queue: str | None) -> None:
     """Says so where nothing was ever enqueued to that queue: most likely a slip. Raises ConfigError for no name."""
-    from batchq.cli.endings import say
     from batchq.job import check_queue
 
     if queue is None:
@@ -120,18 +120,22 @@ def note_unknown_queue(app: App, queue: str | None) -> None:
 
 def warn_of_password(url: object) -> None:
     """Says that a password among the arguments is no secret on this host."""
-    from batchq.cli.endings import say
     from batchq.config import masked
 
     if isinstance(url, str) and masked(url) != url:
         say("batchq: --url holds a password that every user of this host can see; put the url into BATCHQ_URL")
 
 
-def reach(url: str | None = None, prefix: str | None = None) -> App:
+#: How long a look may wait, twice, for a server that is connected and silent, unless socket_timeout says otherwise.
+LOOK = "1s"
+
+
+def reach(url: str | None = None, prefix: str | None = None, *, only_look: bool = False) -> App:
     """An App on the store that the flags, the environment or the file name; no handlers are needed for it.
 
     Where none of them names a store, but an app is configured, the app's own code says which one: the same store
-    that `batchq start` would serve. Raises ConfigError, AppError.
+    that `batchq start` would serve. With `only_look` a silent server is given up sooner: health checks must answer.
+    Raises ConfigError, AppError.
     """
     from batchq import config
     from batchq.app import App
@@ -140,6 +144,7 @@ def reach(url: str | None = None, prefix: str | None = None) -> App:
     warn_of_password(url)
     flags: dict[str, object] = {"url": url, "prefix": prefix}
     settings = config.load(flags)
+    show_tracebacks(settings.debug)
     if settings.url is None and settings.app is not None and "spool" not in settings.sources:
         from batchq.loading import load_app
 
@@ -151,5 +156,7 @@ def reach(url: str | None = None, prefix: str | None = None) -> App:
             ) from error
     else:
         app = App()
+    if only_look and "socket_timeout" not in settings.sources:
+        flags["socket_timeout"] = LOOK
     app.configure(flags)
     return app

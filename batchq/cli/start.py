@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import click
 
+from batchq.cli.endings import show_tracebacks
 from batchq.cli.params import F, warn_of_password
 from batchq.config import rules
 from batchq.kinds import Count, Duration, Flag, Queues, Size
@@ -108,7 +109,9 @@ def start(app: str | None, burst: Literal["all", "ready"] | None, queues: tuple[
     flags |= {"app": app, "queues": [part for given in queues for part in given.split(",")] or None}
     warn_of_password(flags.get("url"))
     # Read before the app is imported, so that a wrong flag is told at once; and again below what the app's code says.
-    spec = config.load(flags).app
+    settings = config.load(flags)
+    show_tracebacks(settings.debug)
+    spec = settings.app
     if spec is None:
         raise click.UsageError(
             "no app given; write `batchq start module:app`, or set BATCHQ_APP, or app in [tool.batchq]",

@@ -37,7 +37,7 @@ def status(as_json: bool, watch: bool, every_ms: int, url: str | None, prefix: s
 
     Exit code 4 if the store can't be reached.
     """
-    with reach(url, prefix) as app:
+    with reach(url, prefix, only_look=True) as app:
         if not watch:
             return _show(app.stats(), None, as_json=as_json)
         before: tuple[float, dict[str, Any]] | None = None
@@ -122,7 +122,7 @@ def _workers_line(workers: Sequence[dict[str, Any]]) -> str:
 @reaches_store
 def workers(as_json: bool, url: str | None, prefix: str | None) -> None:
     """List the workers of all masters, and what each one runs. With --json one object a line."""
-    with reach(url, prefix) as app:
+    with reach(url, prefix, only_look=True) as app:
         masters = app.store.masters()
     found = [worker for master in masters for worker in master.get("workers", [])]
     if as_json:

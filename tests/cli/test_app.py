@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -136,9 +137,9 @@ def test_an_app_that_fails_shows_its_own_line(run: Run, here: Path, fault: str, 
     for machinery in ("importlib", "loading.py", "site-packages", "registry.py", "json/"):
         assert machinery not in done.err
     assert done.out == ""
-    debugged = run("check", "broken:app", env={"BATCHQ_DEBUG": "1"})
-    assert debugged.code == 3
-    assert "Traceback" in debugged.err
+    for args, env in (((), {"BATCHQ_DEBUG": "1"}), (("--debug",), {})):
+        debugged = run("start", "-n", "1", "broken:app", *args, env=env)
+        assert (debugged.code, "Traceback" in debugged.err) == (3, True)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "2.5", "257", "100000", "08", "", "1_0", "\uff18", "four", "true", "nan"])
@@ -237,6 +238,16 @@ def test_status_as_json_says_that_the_store_is_away(run: Run, nobody: str) -> No
     """The document is there for programs, with `up` false; the exit code is 4 all the same."""
     done = run("status", "--json", env={"BATCHQ_URL": f"redis://{nobody}/0"}).ended(4, nobody)
     assert done.json["store"]["up"] is False
+
+
+@pytest.mark.parametrize("command", ["status", "workers"])
+def test_a_server_that_is_silent(run: Run, command: str) -> None:
+    """A health check answers: a server that takes connections and says nothing is away, too."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        begun = time.monotonic()
+        run(command, env={"BATCHQ_URL": f"redis://127.0.0.1:{port}/0"}).refused(4, str(port))
+        assert time.monotonic() - begun < 5
 
 
 @pytest.mark.parametrize("other", ["http://x", "redis", "spool:", "nonsense://x", "redis://"])
