@@ -105,8 +105,9 @@ def _walk(value: Any, name: str) -> Any:
             todo += reversed([(f"{path}.{key}", inner, depth + 1) for key, inner in item.items()])
 
 
-# Only text with a long run of digits or an exponent can hold a number that orjson would read inexactly.
-_RISKY = re.compile(rb"\d{17}|\d[eE]")
+# Only text with a long run of digits or an exponent can hold a number that orjson would read inexactly, and only an
+# escape of the surrogates' range a lone one.
+_RISKY = re.compile(rb"\d{17}|\d[eE]|\\u[dD]")
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
