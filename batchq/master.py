@@ -133,6 +133,8 @@ class Master:
         self._at_once = False
         self._interrupted = False
         self._outage_since: float | None = None
+        #: While the store is away it is tried once a tick: a server that hangs costs a time-out each time.
+        self._try_store_at = 0.0
         self._young_deaths = 0
         self._spawn_not_before = 0.0
         self._code = DONE
@@ -330,6 +332,11 @@ class Master:
             pid = os.fork()
             if pid == 0:
                 self._be_worker(slot)
+        except OSError as error:
+            # No memory, or too many processes: those that there are work on.
+            log.event("error", "fork_failed", error=str(error), workers=len(self._children))
+            self._spawn_not_before = SYSTEM.monotonic() + TICK_S
+            return
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
         with contextlib.suppress(OSError):
@@ -372,9 +379,12 @@ class Master:
         store.be_patient(lambda: worker.stopping)
         signal.signal(signal.SIGTERM, lambda *_: worker.stop())
         signal.signal(ORDER_SIGNAL, worker.obey)
-        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU):
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
             # Not SIG_IGN: what a handler starts would inherit that, and hear no Ctrl-C of its own.
             signal.signal(number, _pass_by)
+        for number in (signal.SIGTTIN, signal.SIGTTOU):
+            # A worker is in the background of its terminal: with a handler its writes would be begun again for ever.
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
@@ -457,6 +467,8 @@ class Master:
             if run.torn:
                 continue  # Its worker writes it just now: the next look sees it whole.
             if child.ordered_run == run.number:
+                if child.slot.heard != run.number:
+                    _signal(child.pid, ORDER_SIGNAL)
                 if SYSTEM.monotonic() - child.ordered_at > grace_s and child.ended_by is None and not self._interrupted:
                     cancelled = child.slot.order()[1] == scoreboard.CANCEL
                     text = (
@@ -519,7 +531,9 @@ class Master:
             self._timers.fire = dict.fromkeys(self._names, 0.0)
 
     def _with_store(self, act: Callable[[], None]) -> None:
-        """Runs one errand; an outage is one line when it begins and one when it ends."""
+        """Runs one errand; an outage is one line when it begins and one when it ends, and errands wait for its end."""
+        if self._outage_since is not None and SYSTEM.monotonic() < self._try_store_at:
+            return
         try:
             act()
         except StoreUnavailable as error:
@@ -530,10 +544,14 @@ class Master:
             if self._outage_since is not None:
                 lasted = SYSTEM.monotonic() - self._outage_since
                 self._outage_since = None
+                # What was left undone is done at once, the leases before anything else.
+                fire = dict.fromkeys(self._names, 0.0)
+                self._timers = Timers(fire=fire)
                 log.event("warning", "store_back", after_ms=int(lasted * 1000))
 
     def _lost_store(self, error: StoreUnavailable) -> None:
         self._deafen()
+        self._try_store_at = SYSTEM.monotonic() + TICK_S
         if self._outage_since is None:
             self._outage_since = SYSTEM.monotonic()
             log.event("error", "store_unavailable", error=str(error))

@@ -23,7 +23,8 @@ _COUNTS = struct.Struct("<BQ")
 _RUN = struct.Struct("<QBQQQ65p201p121pQ")
 _OVER = struct.Struct("<B")
 _ORDER = struct.Struct("<QB")
-_AT_WHO, _AT_COUNTS, _AT_RUN, _AT_ORDER = 0, 128, 160, 800
+_HEARD = struct.Struct("<Q")
+_AT_WHO, _AT_COUNTS, _AT_RUN, _AT_ORDER, _AT_HEARD = 0, 128, 160, 800, 832
 
 #: What a worker does.
 BOOTING, IDLE, BUSY, STOPPING = range(4)
@@ -106,6 +107,10 @@ class Slot:
         """The handler has ended: one byte, which can't tear."""
         _OVER.pack_into(self._memory, self._at + _AT_RUN + 8, 0)
 
+    def hear(self, run: int) -> None:
+        """The order for this run is being obeyed: it need not be repeated."""
+        _HEARD.pack_into(self._memory, self._at + _AT_HEARD, run)
+
     def order(self) -> tuple[int, int]:
         """The number of the run that the master's last order is for, and the order."""
         number, order = _ORDER.unpack_from(self._memory, self._at + _AT_ORDER)
@@ -115,6 +120,11 @@ class Slot:
 
     def give_order(self, run: int, order: int) -> None:
         _ORDER.pack_into(self._memory, self._at + _AT_ORDER, run, order)
+
+    @property
+    def heard(self) -> int:
+        """The number of the run whose order was heard last."""
+        return int(_HEARD.unpack_from(self._memory, self._at + _AT_HEARD)[0])
 
     def clear(self) -> None:
         """For the next worker."""

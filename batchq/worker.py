@@ -43,6 +43,11 @@ DONE, BROKEN = 0, 70
 #: Outcomes that need no line in the log when all went well.
 _QUIET = (Completed, Released, Snoozed)
 
+#: Where the code of the stores is, and that which calls handlers.
+_HERE = os.path.dirname(__file__)
+_STORES = tuple(os.path.join(_HERE, name) for name in ("redis_store.py", "connect.py", os.path.join("spool", "")))
+_RUNNER = os.path.join(_HERE, "runner.py")
+
 #: The signal by which the master says that an order stands in the slot.
 ORDER_SIGNAL = signal.SIGUSR1
 
@@ -203,7 +208,7 @@ class Worker:
                     log.event("warning", "sealed", queue=queue, worker=self.id, why=claimed.word.value)
                     self._take_new_id()
                     # At once: the hint that led here is taken, and nobody else may be roused for what is ready.
-                    return self._exchange(queue, want)
+                    return () if self._stop else self._exchange(queue, want)
                 case _:
                     return ()
 
@@ -323,7 +328,8 @@ class Worker:
 
     def obey(self, signum: int, frame: FrameType | None) -> None:
         """Handles ORDER_SIGNAL: raises what the master ordered for this run, in the user's code and nowhere else."""
-        if not self._is_copy:
+        # Inside a call of a store the order waits for the call's end: the master repeats it until it is heard.
+        if not self._is_copy and not _is_inside_store(frame):
             self._obey(self._open_run)
 
     def _obey(self, open_run: int) -> None:
@@ -332,6 +338,7 @@ class Worker:
             # Race: the run stands on the scoreboard, its user code has not begun. `enter` looks at it.
             self._early_run = run
             return
+        self._slot.hear(run)
         self._open_run = 0
         self._ordered = order
         if order == scoreboard.TIMED_OUT:
@@ -347,7 +354,7 @@ class Worker:
         self._is_copy = True
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, ORDER_SIGNAL):
+        for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, ORDER_SIGNAL):
             signal.signal(number, signal.SIG_DFL)
 
     def _timeout(self) -> JobTimeout:
@@ -371,6 +378,18 @@ class Worker:
                         self._give_back()
                     except StoreError as error:
                         log.event("warning", "give_back_failed", queue=self._queue, worker=self.id, error=str(error))
+
+
+def _is_inside_store(frame: FrameType | None) -> bool:
+    """Whether the code that was interrupted is a store's, called by a handler: it keeps locks and connections."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_STORES):
+            return True
+        if file == _RUNNER:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def drain(fd: int) -> bytes:
