@@ -25,6 +25,8 @@ from batchq.job import random_name
 #: Replies that prove "not executed, try again": the server is starting, a replica, or busy with a script.
 _TRANSIENT = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "MISCONF")
 
+_URL_FORM = "expected redis://[user:password@]host:port/db, with a /, ?, # or @ in user and password percent-encoded (%2F for /)"
+
 Reply = Any
 Command = Sequence[str | bytes | int]
 
@@ -46,9 +48,13 @@ class Dialer:
                 health_check_interval=0,
                 protocol=2,
             )
-        except ValueError as error:
-            raise ConfigError(f"url: {error}; write redis://[user:password@]host:port/db") from None
+        except ValueError:
+            # Without the text of the error: it may hold a part of the password.
+            raise ConfigError(f"url: {_URL_FORM}") from None
         kwargs = self._pool.connection_kwargs
+        if "@" in url and not kwargs.keys() & {"username", "password"}:
+            # An unescaped / or ? ends the host part early, and redis-py would connect to localhost without a word.
+            raise ConfigError(f"url: {_URL_FORM}")
         self.where: str = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
 
     def dial(self) -> Any:

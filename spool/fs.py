@@ -48,7 +48,9 @@ def make_dir(path: str) -> bool:
     except FileExistsError:
         return False
     except FileNotFoundError:
-        make_dir(os.path.dirname(path))
+        # Where the parent stands already, nothing can be made below it (/proc), and a second try fails the same way.
+        if not make_dir(os.path.dirname(path)):
+            raise
         return make_dir(path)
     # The umask takes bits away; a strange one would lock the owner out.
     os.chmod(path, _PRIVATE_DIR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,13 @@ def test_directory_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"expected an empty or new directory, found 'setup.py' and no FORMAT"):
         SpoolStore(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["setup.py"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_place_where_nothing_can_be_made_is_refused() -> None:
+    """mkdir below /proc says that the parent is missing, although it stands."""
+    with pytest.raises(StoreUnavailable, match="/proc/nope"):
+        SpoolStore("/proc/nope/spool")
 
 
 def test_file_is_refused(tmp_path: Path) -> None:
