@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from batchq import config
+from batchq import config, context
 from batchq.admin import PURGED, Listing, ask_all, check_state, find_job, purge_jobs, queues_of, read_stats, spool_stats
 from batchq.arity import Arity
 from batchq.backoff import BackoffLike
@@ -112,6 +112,8 @@ class App:
     @property
     def store(self) -> Store:
         """The open store. Raises ConfigError, StoreError."""
+        if context.waiting_order is not None:
+            context.waiting_order()
         store = self._store
         if store is not None:
             return store

@@ -5,6 +5,7 @@ Threads that a handler starts by itself do not inherit it; hand them what they n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import NamedTuple
 
@@ -26,6 +27,10 @@ class CurrentJob(NamedTuple):
     #: By the store's clock.
     enqueued_ms: int
 
+
+#: Set by a worker while an order for the job here (JobTimeout, say) waits for the end of a store's call: raises it.
+#: An app looks here before its next call.
+waiting_order: Callable[[], None] | None = None
 
 _current: ContextVar[CurrentJob] = ContextVar("batchq.current_job")
 

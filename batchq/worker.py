@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 from uuid import getnode
 
-from batchq import log, scoreboard
+from batchq import context, log, scoreboard
 from batchq.app import App
 from batchq.clock import monotonic_ns
 from batchq.config import Settings
@@ -308,6 +308,7 @@ class Worker:
                 outcome = self._runner.call(ready, enter)
             finally:
                 self._open_run = 0
+                context.waiting_order = None
         except (JobTimeout, JobCancelled, Interrupted) as late:
             # The order came in the instant between the handler's end and the line above.
             outcome = self._runner.outcome_of(ready, late)
@@ -328,8 +329,17 @@ class Worker:
 
     def obey(self, signum: int, frame: FrameType | None) -> None:
         """Handles ORDER_SIGNAL: raises what the master ordered for this run, in the user's code and nowhere else."""
-        # Inside a call of a store the order waits for the call's end: the master repeats it until it is heard.
-        if not self._is_copy and not _is_inside_store(frame):
+        if self._is_copy:
+            return
+        if _is_inside_store(frame):
+            # It waits for the end of the call: until the next one, or until the master has repeated it.
+            context.waiting_order = self._obey_now
+        else:
+            self._obey(self._open_run)
+
+    def _obey_now(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            context.waiting_order = None
             self._obey(self._open_run)
 
     def _obey(self, open_run: int) -> None:

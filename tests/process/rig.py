@@ -218,10 +218,16 @@ class Rig:
         return job.id
 
     def enqueue_many(
-        self, name: str, rows: Iterable[tuple[Any, ...]], queue: str = "default", *, delay_ms: int = 0
+        self,
+        name: str,
+        rows: Iterable[tuple[Any, ...]],
+        queue: str = "default",
+        *,
+        delay_ms: int = 0,
+        max_attempts: int | None = None,
     ) -> list[str]:
         """One call for many. Answers their ids."""
-        jobs = [NewJob(new_id(), pack_row(name, args), 0, delay_ms) for args in rows]
+        jobs = [NewJob(new_id(), pack_row(name, args, max_attempts=max_attempts), 0, delay_ms) for args in rows]
         assert {word.value for word in self.store.enqueue(queue, jobs)} <= {"ok"}
         return [job.id for job in jobs]
 

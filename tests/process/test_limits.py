@@ -111,6 +111,27 @@ def slow_at_first():
     if current_job().attempt == 1:
         time.sleep(30)
     note("E")
+
+
+@app.job(timeout=0.15, max_attempts=1)
+def floods():
+    note("S")
+    count = 0
+    try:
+        while True:
+            app.enqueue("leaf", queue="leaves")
+            count += 1
+    except JobTimeout:
+        note("T")
+        open(f"count-{current_job().id}", "w").write(str(count))
+        # The app's store is whole: it can be used at once.
+        app.enqueue("leaf", queue="leaves")
+        raise
+
+
+@app.job(queue="leaves")
+def leaf():
+    pass
 """
 
 
@@ -205,3 +226,23 @@ def test_cancel_ends_waiting_and_running_jobs_and_none_is_retried(rig: Rig) -> N
     pool.wait_ready(2)
     assert pool.stop() == 0
     assert rig.stats().totals["cancelled"] == 4
+
+
+def test_limit_inside_a_call_of_the_store_leaves_the_store_whole(rig: Rig) -> None:
+    """Handlers that enqueue all the time are cut off between two calls: what they enqueued is there, and no more."""
+    rig.app(APP)
+    jobs = rig.enqueue_many("floods", [()] * 12)
+    pool = rig.start("-q", "default", "--grace", "3s", n=2)
+    stats = rig.until_counts(dead=12, within=20)
+    assert (stats.totals["timed_out"], stats.totals["crashed"]) == (12, 0)
+    counted = sum(int((rig.folder / f"count-{job}").read_text()) for job in jobs)
+    leaves = rig.stats("leaves").totals["enqueued"]
+    print(f"{rig.kind}: {leaves} jobs enqueued by handlers that were cut off")
+    # One more after the limit; and the one whose call the order waited for.
+    assert counted + 12 <= leaves <= counted + 24
+    assert not pool.lines("killed")
+    for job in jobs:
+        [noted] = rig.ledger.entries("T", job)
+        [started] = rig.ledger.starts(job)
+        assert (noted.at_ns - started.at_ns) / 1e9 < 0.8
+    assert pool.stop() == 0
