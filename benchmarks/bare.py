@@ -1,11 +1,13 @@
 """The bare loops: the same work with everything taken away that makes a job queue. Yardsticks, not designs.
 
-No tokens, no leases, no retries, no totals; but what is claimed stands somewhere until it is finished, or a crash would
-lose it. A batch is finished and the next one claimed in one round trip, or one transaction.
+What is claimed stands under its worker with a token until it is finished under that token; else a crash would lose it,
+or two would finish it. A batch is finished and the next one claimed in one round trip, or one transaction. That is all:
+no leases, no wake-ups, no budgets, no errors, no time limits, no totals, and nobody who looks after it.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 
@@ -16,15 +18,27 @@ from rig import PAD, client
 BATCH = 128
 
 _TURN = """
-local pending, rows, active = KEYS[1], KEYS[2], KEYS[3]
-if #ARGV > 1 then
-  redis.call('SREM', active, unpack(ARGV, 2))
-  redis.call('HDEL', rows, unpack(ARGV, 2))
+local pending, rows, attempts, active = unpack(KEYS)
+local ids, tokens, done = {}, {}, {}
+for i = 2, #ARGV, 2 do
+  ids[#ids + 1] = ARGV[i]
+  tokens[#tokens + 1] = ARGV[i + 1]
 end
-local ids = redis.call('LPOP', pending, ARGV[1])
-if not ids then return {{}, {}} end
-redis.call('SADD', active, unpack(ids))
-return {ids, redis.call('HMGET', rows, unpack(ids))}
+if #ids > 0 then
+  local held, now = redis.call('SMISMEMBER', active, unpack(ids)), redis.call('HMGET', attempts, unpack(ids))
+  for i, id in ipairs(ids) do
+    if held[i] == 1 and now[i] == tokens[i] then done[#done + 1] = id end
+  end
+  redis.call('SREM', active, unpack(done))
+  redis.call('HDEL', rows, unpack(done))
+  redis.call('HDEL', attempts, unpack(done))
+end
+local claimed = redis.call('LPOP', pending, ARGV[1])
+if not claimed then return {#done, {}, {}, {}} end
+redis.call('SADD', active, unpack(claimed))
+local minted = {}
+for i, id in ipairs(claimed) do minted[i] = redis.call('HINCRBY', attempts, id, 1) end
+return {#done, claimed, minted, redis.call('HMGET', rows, unpack(claimed))}
 """
 
 HANDLERS: dict[str, Callable[..., None]] = {"noop": lambda n, pad: None}
@@ -49,20 +63,25 @@ def fill_redis(url: str, jobs: int) -> None:
         pipe.execute()
 
 
-def drain_redis(url: str) -> Callable[[], None]:
-    """A process' loop: until nothing is pending."""
+def drain_redis(url: str) -> Callable[[], int]:
+    """A process' loop: until nothing is pending. Answers how many jobs it finished."""
 
-    def loop() -> None:
+    def loop() -> int:
         connection = client(url)
         turn = connection.register_script(_TURN)
-        done: list[bytes] = []
+        keys = ["bare:pending", "bare:rows", "bare:attempts", f"bare:active:{os.getpid()}"]
+        outcomes: list[bytes | int] = []
+        finished = 0
+        done: int
         while True:
-            ids, rows = turn(keys=["bare:pending", "bare:rows", "bare:active"], args=[BATCH, *done])
+            done, ids, tokens, rows = turn(keys=keys, args=[BATCH, *outcomes])
+            finished += done
             if not ids:
-                return
-            for row in rows:
+                return finished
+            outcomes = []
+            for job_id, token, row in zip(ids, tokens, rows, strict=True):
                 _run(row)
-            done = ids
+                outcomes += (job_id, token)
 
     return loop
 
@@ -71,7 +90,10 @@ def _ledger(path: str) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=60, isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
-    db.execute("CREATE TABLE IF NOT EXISTS job (seq INTEGER PRIMARY KEY, state INTEGER NOT NULL, row BLOB NOT NULL)")
+    db.execute(
+        "CREATE TABLE IF NOT EXISTS job (seq INTEGER PRIMARY KEY, state INTEGER NOT NULL,"
+        " attempts INTEGER NOT NULL DEFAULT 0, owner INTEGER, row BLOB NOT NULL)"
+    )
     db.execute("CREATE INDEX IF NOT EXISTS pending ON job (seq) WHERE state = 0")
     return db
 
@@ -84,22 +106,29 @@ def fill_sqlite(path: str, jobs: int) -> None:
     db.close()
 
 
-def drain_sqlite(path: str) -> Callable[[], None]:
-    """A process' loop: until nothing is pending."""
+def drain_sqlite(path: str) -> Callable[[], int]:
+    """A process' loop: until nothing is pending. Answers how many jobs it finished."""
 
-    def loop() -> None:
+    def loop() -> int:
         db = _ledger(path)
-        done: list[tuple[int]] = []
+        outcomes: list[tuple[int, int]] = []
+        finished = 0
         while True:
             db.execute("BEGIN IMMEDIATE")
-            db.executemany("DELETE FROM job WHERE seq = ?", done)
-            found = db.execute("SELECT seq, row FROM job WHERE state = 0 ORDER BY seq LIMIT ?", (BATCH,)).fetchall()
-            done = [(seq,) for seq, _ in found]
-            db.executemany("UPDATE job SET state = 1 WHERE seq = ?", done)
+            if outcomes:
+                finished += db.executemany("DELETE FROM job WHERE seq = ? AND attempts = ?", outcomes).rowcount
+            found = db.execute(
+                "SELECT seq, attempts + 1, row FROM job WHERE state = 0 ORDER BY seq LIMIT ?", (BATCH,)
+            ).fetchall()
+            outcomes = [(seq, token) for seq, token, _ in found]
+            db.executemany(
+                "UPDATE job SET state = 1, owner = ?, attempts = ? WHERE seq = ?",
+                [(os.getpid(), token, seq) for seq, token in outcomes],
+            )
             db.execute("COMMIT")
             if not found:
-                return
-            for _, row in found:
+                return finished
+            for _, _, row in found:
                 _run(row)
 
     return loop

@@ -169,25 +169,29 @@ def wait_until(true: Callable[[], bool], what: str, *, look_s: float = 0.005) ->
         time.sleep(look_s)
 
 
-def race(count: int, loop: Callable[[], None]) -> float:
-    """Runs the loop in so many forked processes that begin together; answers the seconds until the last one ended."""
+def race(count: int, loop: Callable[[], int]) -> tuple[float, int]:
+    """Runs the loop in so many forked processes that begin together.
+
+    Answers the seconds from the first begin to the last end, by their own clocks, and the sum of what they answered.
+    """
     context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(count + 1)
+    barrier, answers = context.Barrier(count), context.SimpleQueue()
 
     def run() -> None:
         barrier.wait()
-        loop()
+        began = time.monotonic()
+        answer = loop()
+        answers.put((began, time.monotonic(), answer))
 
     processes = [context.Process(target=run) for _ in range(count)]
     for process in processes:
         process.start()
-    barrier.wait()
-    began = time.perf_counter()
     for process in processes:
         process.join(DEADLINE_S)
         if process.exitcode != 0:
             raise RuntimeError(f"a bare loop ended with {process.exitcode}")
-    return time.perf_counter() - began
+    found = [answers.get() for _ in processes]
+    return max(end for _, end, _ in found) - min(began for began, _, _ in found), sum(answer for *_, answer in found)
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
