@@ -38,7 +38,7 @@ from batchq.scoreboard import Run, Scoreboard, Slot
 from batchq.store import PROMOTE_LIMIT, Waiter
 from batchq.stores import open_store
 from batchq.sweeps import Death, LeaseWatch, expire, reap_lost, reap_own
-from batchq.worker import BROKEN, ORDER_SIGNAL, Worker, boot_id, drain
+from batchq.worker import BROKEN, ORDER_SIGNAL, UNSETTLED, Worker, boot_id, drain
 
 Burst = Literal["all", "ready"]
 
@@ -47,6 +47,8 @@ DONE, FAILED, CANT_START, NO_STORE = 0, 1, 3, 4
 
 #: The loop looks at least so often.
 TICK_S = 1.0
+#: While the store is away it is tried so often at most.
+TRY_S = 0.1
 #: While handlers with time limits run, or a stop is under way.
 SHORT_TICK_S = 0.05
 #: After an interrupt or a cancel at shutdown a handler has this long, or its grace if that is shorter.
@@ -133,7 +135,7 @@ class Master:
         self._at_once = False
         self._interrupted = False
         self._outage_since: float | None = None
-        #: While the store is away it is tried once a tick: a server that hangs costs a time-out each time.
+        #: While the store is away: when it is tried next.
         self._try_store_at = 0.0
         self._young_deaths = 0
         self._spawn_not_before = 0.0
@@ -244,6 +246,8 @@ class Master:
         wait = min(TICK_S, due - now)
         if self._stop_at is not None or self._burst is not None or self._unreaped:
             wait = min(wait, SHORT_TICK_S)
+        if self._outage_since is not None:
+            wait = min(wait, self._try_store_at - now)
         if len(self._children) < self._want and self._stop_at is None:
             wait = min(wait, self._spawn_not_before - now)
         if any(child.ordered_run or self._limit_of(child) for child in self._children.values()):
@@ -400,7 +404,7 @@ class Master:
             code = os.waitstatus_to_exitcode(status)
             self._count_young(child, code)
             death = child.ended_by or _death(code)
-            if code != 0 and child.ended_by is None:
+            if code not in (0, UNSETTLED) and child.ended_by is None:
                 log.event(
                     "error",
                     "worker_died",
@@ -505,13 +509,14 @@ class Master:
 
     def _listen(self) -> None:
         """Waits for news of the earliest fire-time, in the selector."""
-        if self._outage_since is not None:
+        if self._is_away():
             return
+        began = SYSTEM.monotonic()
         try:
             self._waiter.arm()
             fd = self._waiter.fileno()
         except StoreUnavailable as error:
-            self._lost_store(error)
+            self._lost_store(error, began)
             return
         if fd != self._waiter_fd:
             self._deafen()
@@ -532,28 +537,40 @@ class Master:
 
     def _with_store(self, act: Callable[[], None]) -> None:
         """Runs one errand; an outage is one line when it begins and one when it ends, and errands wait for its end."""
-        if self._outage_since is not None and SYSTEM.monotonic() < self._try_store_at:
+        if self._is_away():
             return
+        began = SYSTEM.monotonic()
         try:
             act()
         except StoreUnavailable as error:
-            self._lost_store(error)
+            self._lost_store(error, began)
         except StoreError as error:
             log.event("error", "store_failed", error=str(error))
-        else:
-            if self._outage_since is not None:
-                lasted = SYSTEM.monotonic() - self._outage_since
-                self._outage_since = None
-                # What was left undone is done at once, the leases before anything else.
-                fire = dict.fromkeys(self._names, 0.0)
-                self._timers = Timers(fire=fire)
-                log.event("warning", "store_back", after_ms=int(lasted * 1000))
 
-    def _lost_store(self, error: StoreUnavailable) -> None:
-        self._deafen()
-        self._try_store_at = SYSTEM.monotonic() + TICK_S
+    def _is_away(self) -> bool:
+        """Tries a store that was away, now and then; all errands are done at once when it is back."""
         if self._outage_since is None:
-            self._outage_since = SYSTEM.monotonic()
+            return False
+        began = SYSTEM.monotonic()
+        if began < self._try_store_at:
+            return True
+        try:
+            self._store.now_ms()
+        except StoreUnavailable as error:
+            self._lost_store(error, began)
+            return True
+        log.event("warning", "store_back", after_ms=int((SYSTEM.monotonic() - self._outage_since) * 1000))
+        self._outage_since = None
+        self._timers = Timers(fire=dict.fromkeys(self._names, 0.0))
+        return False
+
+    def _lost_store(self, error: StoreUnavailable, began: float) -> None:
+        self._deafen()
+        now = SYSTEM.monotonic()
+        # A refusal costs nothing, a server that hangs costs a time-out: the loop has other things to do.
+        self._try_store_at = now + min(TICK_S, max(TRY_S, now - began))
+        if self._outage_since is None:
+            self._outage_since = now
             log.event("error", "store_unavailable", error=str(error))
 
     def _keep_time(self) -> None:

@@ -38,7 +38,7 @@ from batchq.scoreboard import Slot
 from batchq.store import Store, Waiter
 
 #: Exit codes of a worker, for its master.
-DONE, BROKEN = 0, 70
+DONE, BROKEN, UNSETTLED = 0, 70, 71
 
 #: Outcomes that need no line in the log when all went well.
 _QUIET = (Completed, Released, Snoozed)
@@ -120,6 +120,12 @@ class Worker:
                 hook()
             try:
                 self._loop()
+            except StoreUnavailable:
+                if not self._stop:
+                    raise
+                # The stop waits for no store; what had ended runs again.
+                log.event("warning", "not_settled", worker=self.id, queue=self._queue, jobs=len(self._finished))
+                return UNSETTLED
             finally:
                 for hook in self._app.worker_stop_hooks:
                     hook()

@@ -99,3 +99,27 @@ def test_store_of_one_process_is_refused(redis_rig: Rig) -> None:
     pool = redis_rig.start("--url", "memory:", ready=False)
     assert pool.wait() == 2
     assert "memory" in pool.log()
+
+
+def test_fork_that_fails_is_tried_again(redis_rig: Rig) -> None:
+    """No memory for a process, say: those that there are work on, the missing one comes when it can."""
+    redis_rig.app(
+        NOOP
+        + """
+_fork, _forks = os.fork, []
+
+def fork():
+    _forks.append(1)
+    if len(_forks) == 2:
+        raise OSError(11, "Resource temporarily unavailable")
+    return _fork()
+
+os.fork = fork
+"""
+    )
+    pool = redis_rig.start(n=2)
+    [line] = pool.lines("fork_failed")
+    assert "temporarily unavailable" in line
+    job = redis_rig.enqueue("noop")
+    redis_rig.until_started(job)
+    assert pool.stop() == 0

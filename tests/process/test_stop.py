@@ -148,6 +148,20 @@ def own(server: Server, tmp_path: Path, prefix: str) -> Iterator[Rig]:
         yield made
 
 
+@pytest.fixture(params=flavours())
+def empty_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of its own that keeps nothing."""
+    made = Server(request.param)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def own_empty(empty_server: Server, tmp_path: Path, prefix: str) -> Iterator[Rig]:
+    with opened(tmp_path, empty_server.flavour, empty_server.url, prefix) as made:
+        yield made
+
+
 def test_stop_while_the_store_is_away_tells_that_work_was_not_given_back(own: Rig, server: Server) -> None:
     """The pool ends in bounded time with 1; when the store is back, another pool runs the job, no attempt spent."""
     own.app(APP)
@@ -158,7 +172,9 @@ def test_stop_while_the_store_is_away_tells_that_work_was_not_given_back(own: Ri
     assert pool.stop() == 1
     own.until_clean()
     assert pool.lines("not_given_back")
-    assert pool.lines("store_unavailable")
+    assert len(pool.lines("store_unavailable")) == 1
+    assert any("jobs=1" in line for line in pool.lines("not_settled"))
+    assert not pool.lines("worker_died")
     server.start()
     own.start("--lease", "1s")
     own.until_started(job, times=2)
@@ -207,3 +223,75 @@ def test_no_worker_outlives_a_killed_master(rig: Rig) -> None:
     assert [(entry.attempt, entry.token) for entry in rig.ledger.starts(job)] == [(1, 1), (1, 2)]
     assert (stats.totals["crashed"], stats.totals["retried"], stats.totals["reaped"]) == (0, 0, 1)
     rig.until(lambda: len(rig.store.leases("default").ends) == 1, "the leases of the dead are gone")
+
+
+def test_pool_goes_on_after_the_server_lost_everything(own_empty: Rig, empty_server: Server) -> None:
+    """A server that comes back empty: the workers take new ids, a late outcome changes nothing, and new jobs run."""
+    rig, server = own_empty, empty_server
+    rig.app(APP)
+    job = rig.enqueue("run", 0.6)
+    pool = rig.start(n=2)
+    rig.until_started(job)
+    workers = pool.workers()
+    server.kill()
+    server.start()
+    jobs = rig.enqueue_many("short", [()] * 20)
+    rig.until(lambda: all(rig.ledger.ends(one) for one in jobs), "the new jobs have run", within=5)
+    rig.until(lambda: rig.ledger.ends(job), "the handler has ended")
+    rig.until(lambda: len(pool.lines("sealed")) == 2, "both workers took new ids")
+    stats = rig.until_counts(done=20, active=0, pending=0)
+    assert stats.totals["enqueued"] == 20
+    rig.until(lambda: pool.lines("store_back"), "the master has noticed", within=3)
+    assert pool.workers() == workers
+    assert pool.stop() == 0
+
+
+def test_server_that_hangs_does_not_hold_the_stop(own: Rig, server: Server) -> None:
+    """A server that takes calls and answers none: the pool ends all the same, and says what it could not give back."""
+    own.app(APP)
+    job = own.enqueue("run", 0.2)
+    pool = own.start("--shutdown-timeout", "1s", "--grace", "500ms", "--socket-timeout", "1s", n=2)
+    own.until_started(job)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        own.until(lambda: own.ledger.ends(job), "the handler has ended")
+        began = time.monotonic()
+        assert pool.stop(within=15) == 1
+        # The stop's own time and grace, and a time-out of the call under way.
+        assert time.monotonic() - began < 5
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    own.until_clean()
+    assert pool.lines("not_given_back")
+
+
+def test_graceful_stop_of_a_worker_alone_is_a_replacement(rig: Rig) -> None:
+    """TERM to one worker, as a service manager sends to all of a group: it ends its job and leaves; a new one comes."""
+    rig.app(APP)
+    job = rig.enqueue("run", 0.3)
+    pool = rig.start(n=1)
+    worker = rig.until_started(job)
+    os.kill(worker, signal.SIGTERM)
+    rig.until_counts(done=1, active=0)
+    rig.until(lambda: not is_running(worker), "it has left")
+    other = rig.enqueue("short")
+    assert rig.until_started(other) != worker
+    stats = rig.until_counts(done=2)
+    assert (stats.totals["crashed"], stats.totals["released"]) == (0, 0)
+    assert pool.stop() == 0
+
+
+def test_everything_signalled_at_once_stops_in_order(rig: Rig) -> None:
+    """TERM to the master and to all its workers: the running jobs end well, nobody is called back."""
+    rig.app(APP)
+    jobs = rig.enqueue_many("run", [(0.3,), (0.3,), (0.3,), (0.3,)])
+    pool = rig.start(n=2)
+    for job in jobs[:2]:
+        rig.until_started(job)
+    for pid in (*pool.workers(), pool.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert pool.wait() == 0
+    stats = rig.stats()
+    assert (stats.totals["completed"], stats.counts["pending"], stats.counts["active"]) == (2, 2, 0)
+    assert [rig.job(job).attempt for job in jobs[2:]] == [0, 0]
+    rig.until_clean()
