@@ -125,8 +125,9 @@ class _Bell:
 class _Queue:
     """Everything under one queue's name."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, remember_ms: int) -> None:
         self.name = name
+        self._remember_ms = remember_ms
         #: Something was enqueued here once.
         self.known = False
         self.paused = False
@@ -177,15 +178,15 @@ class _Queue:
 
     def put_dead(self, entry: _Entry, reason: str, now: int) -> None:
         entry.reason = reason
+        self.end(entry, now)
         self.put(entry, State.DEAD, now, now)
         self.totals["dead"] += 1
 
-    def forget(self, entry: _Entry, remember_until_ms: int) -> None:
-        """Removes a job that stands nowhere any more. A given id stays known for a while."""
-        del self.jobs[entry.id]
+    def end(self, entry: _Entry, now: int) -> None:
+        """A job has ended: a given id stays known for a while from now on, whenever its row goes."""
         if entry.given:
             self.remembered.pop(entry.id, None)
-            self.remembered[entry.id] = remember_until_ms
+            self.remembered[entry.id] = now + self._remember_ms
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------
@@ -383,8 +384,9 @@ class MemoryStore(Store):
     def _complete(self, q: _Queue, entry: _Entry, outcome: Completed, now_us: int) -> Word:
         now = due_ms(now_us)
         q.totals["completed"] += 1
+        q.end(entry, now)
         if outcome.keep_ms <= 0:
-            q.forget(entry, now + self._limits.remember_ms)
+            del q.jobs[entry.id]
             return Word.OK
         entry.cancel = False
         entry.result = outcome.result
@@ -496,7 +498,8 @@ class MemoryStore(Store):
 
     def _end_cancelled(self, q: _Queue, entry: _Entry, now_us: int) -> Word:
         q.totals["cancelled"] += 1
-        q.forget(entry, due_ms(now_us) + self._limits.remember_ms)
+        q.end(entry, due_ms(now_us))
+        del q.jobs[entry.id]
         return Word.CANCELLED
 
     def promote(self, queue: str, limit: int = PROMOTE_LIMIT) -> Promoted:
@@ -601,15 +604,17 @@ class MemoryStore(Store):
             return 0
         with self._lock:
             q, now_us = self._at(queue)
-            purged = 0
+            purged, unfinished = 0, state in (State.PENDING, State.DELAYED)
             for id in ids:
                 entry = q.jobs.get(id)
                 if entry is None or entry.state is not state:
                     continue
                 q.take(entry)
-                q.forget(entry, due_ms(now_us) + self._limits.remember_ms)
+                del q.jobs[id]
                 purged += 1
-            if state in (State.PENDING, State.DELAYED):
+                if unfinished:
+                    q.end(entry, due_ms(now_us))
+            if unfinished:
                 q.totals["purged"] += purged
             return purged
 
@@ -707,7 +712,7 @@ class MemoryStore(Store):
         now_us = self._clock.now_us()
         q = self._queues.get(queue)
         if q is None:
-            q = self._queues[queue] = _Queue(queue)
+            q = self._queues[queue] = _Queue(queue, self._limits.remember_ms)
         now = due_ms(now_us)
         completed = q.lists[State.COMPLETED]
         for place in completed[: bisect_right(completed, now, key=lambda place: place.rank)]:

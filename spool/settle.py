@@ -74,11 +74,11 @@ def complete(to: Settling, standing: Standing, outcome: Completed) -> Word:
 
 
 def retry(to: Settling, standing: Standing, outcome: Retried) -> Word:
+    if standing.cancel:
+        return _end_cancelled(to, standing)
     crashed = outcome.cause == "crashed"
     if outcome.cause in ("crashed", "timed_out"):
         to.n[outcome.cause] += 1
-    if standing.cancel:
-        return _end_cancelled(to, standing)
     standing = standing._replace(crashes=standing.crashes + crashed)
     reason = ""
     if standing.attempts - standing.forgiven >= outcome.max_attempts:
@@ -139,10 +139,10 @@ def reap(book: Book, worker: str, outcomes: Sequence[Lost], limits: Limits) -> i
 
 
 def _lose(to: Settling, standing: Standing, outcome: Lost) -> None:
-    to.n["lost"] += 1
     if standing.cancel:
         _end_cancelled(to, standing)
         return
+    to.n["lost"] += 1
     standing = standing._replace(lost=standing.lost + 1, forgiven=standing.forgiven + 1)
     poison = standing.lost >= outcome.max_lost
     noted = note(to.book, standing, error=outcome.error, reason="poison" if poison else "")

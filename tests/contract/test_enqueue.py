@@ -19,6 +19,7 @@ from tests.contract.helpers import (
     a_job,
     active,
     enlist,
+    expire,
     listed,
     nonzero,
     put,
@@ -352,6 +353,59 @@ def test_given_id_of_a_dead_job_is_known_as_long_as_it_stands(store: Store, cloc
     clock.advance(3 * DAY_MS)
     store.promote(Q)
     assert store.enqueue(Q, [a_job("a", given=True)]) == [Word.KNOWN]
+
+
+def end_dead(store: Store) -> State:
+    stand(store, State.DEAD, "a", given=True)
+    return State.DEAD
+
+
+def end_completed(store: Store) -> State:
+    assert settle(store, Completed(active(store, "a", given=True), b"1", 3 * DAY_MS)) is Word.OK
+    return State.COMPLETED
+
+
+@pytest.mark.parametrize("end", [end_dead, end_completed])
+def test_given_id_outlives_the_row_of_a_finished_job(store: Store, clock: Ground, end) -> None:  # type: ignore[no-untyped-def]
+    """Purged within a day of its end it is known for the rest of that day at least, and not for ever."""
+    enlist(store)
+    state = end(store)
+    clock.advance(DAY_MS - 120_000)
+    assert store.purge(Q, state, ["a"]) == 1
+    clock.advance(60_000)
+    store.promote(Q)
+    assert store.enqueue(Q, [a_job("a", given=True)]) == [Word.KNOWN]
+    clock.advance(DAY_MS)
+    store.promote(Q)
+    assert store.enqueue(Q, [a_job("a", given=True)]) == [Word.OK]
+
+
+def test_given_id_is_remembered_past_a_shorter_retention(store: Store, clock: Ground) -> None:
+    """The result is gone after an hour, the id is known for a day."""
+    enlist(store)
+    assert settle(store, Completed(active(store, "a", given=True), b"1", 3_600_000)) is Word.OK
+    clock.advance(7_200_000)
+    expire(store)
+    assert state_of(store, "a") is None
+    assert store.enqueue(Q, [a_job("a", given=True)]) == [Word.KNOWN]
+
+
+@pytest.mark.parametrize("end", [end_dead, end_completed])
+def test_given_id_requeued_after_days_is_remembered_from_its_new_end(store: Store, clock: Ground, end) -> None:  # type: ignore[no-untyped-def]
+    """The sweeps in between forget nothing that still stands."""
+    enlist(store)
+    end(store)
+    clock.advance(2 * DAY_MS)
+    store.promote(Q)
+    assert store.requeue(Q, ["a"]) == [Word.OK]
+    store.promote(Q)
+    [claim] = take(store)
+    assert settle(store, Completed(claim)) is Word.OK
+    store.promote(Q)
+    assert store.enqueue(Q, [a_job("a", given=True)]) == [Word.KNOWN]
+    clock.advance(DAY_MS + 60_000)
+    store.promote(Q)
+    assert store.enqueue(Q, [a_job("a", given=True)]) == [Word.OK]
 
 
 def test_given_id_lives_again_by_requeue(store: Store) -> None:

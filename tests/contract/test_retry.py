@@ -176,6 +176,16 @@ def test_forgiven_claims_spend_no_attempt(store: Store, clock: Ground) -> None:
     assert read(store, "a").attempt == 2
 
 
+@pytest.mark.parametrize("cause", ["crashed", "timed_out"])
+def test_marked_job_counts_as_cancelled_only(store: Store, cause: str) -> None:
+    """A crash or a timeout of a cancelled run is not held against the queue."""
+    enlist(store)
+    claim = active(store, "a")
+    store.cancel(Q, ["a"])
+    assert settle(store, retried(claim, cause=cause)) is Word.CANCELLED
+    assert nonzero(store) == {"enqueued": 1, "cancelled": 1}
+
+
 def test_batch_is_judged_job_by_job(store: Store) -> None:
     """Delayed, dead, cancelled and stale in one call, each with its own delay and budget."""
     enlist(store)

@@ -208,7 +208,7 @@ BAD_LINES = {
     "max": (b'{"job":"x","max":0}', "max: expected a whole number from 1"),
     "max huge": (b'{"job":"x","max":99999999999999999999}', "line 1:"),
     "mark": (b'{"job":"x","mark":["a"]}', "mark: expected [lane, call]"),
-    "mark lane": (b'{"job":"x","mark":["\\ud800",1]}', "mark: expected [lane, call]"),
+    "mark lane": (b'{"job":"x","mark":["\\ud800",1]}', "mark[0]: a string with a lone surrogate"),
     "given": (b'{"job":"x","id":"a","given":1}', "given: expected true or false"),
     "twice": (b'{"job":"x","job":"y"}', "'job' stands twice"),
     "nan": (b'{"job":"x","args":[NaN]}', "NaN is no JSON"),
