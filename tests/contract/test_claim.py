@@ -14,6 +14,7 @@ from tests.contract.helpers import (
     active,
     enlist,
     listed,
+    nonzero,
     put,
     read,
     retried,
@@ -149,6 +150,20 @@ def test_settled_claims_are_held_no_more(store: Store) -> None:
     claims = take(store, want=3)
     store.complete(Q, "w1", [Completed(claim) for claim in claims[:2]])
     assert store.claim(Q, "w1", 1, 1).word is Word.OK
+
+
+@pytest.mark.parametrize("priority", [0, 3])
+def test_claim_never_invents_a_job(store: Store, ground: Ground, priority: int) -> None:
+    """An id whose row is gone is dropped and counted; the next ones are handed out in its place."""
+    enlist(store)
+    put(store, *(a_job(id, priority=priority) for id in ("a", "b", "c")))
+    ground.lose_row(store, Q, "b")
+    claims = take(store, want=3)
+    assert [claim.id for claim in claims] == ["a", "c"]
+    assert nonzero(store) == {"enqueued": 3, "dropped": 1}
+    assert store.get(Q, "b") is None
+    put(store, "b")
+    assert [claim.token for claim in take(store)] == [1]
 
 
 # -- pauses and time -----------------------------------------------------------------------------------------------

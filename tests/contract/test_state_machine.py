@@ -347,5 +347,6 @@ def test_store_does_what_the_model_says(ground: Ground) -> None:
     """After each of many random steps the store stands where the model stands."""
     examples, steps = (150, 40) if ground.kind == "memory" else (50, 40)
     run_state_machine_as_test(
-        lambda: Machine(ground), settings=settings(max_examples=examples, stateful_step_count=steps)
+        lambda: Machine(ground),  # type: ignore[arg-type]
+        settings=settings(max_examples=examples, stateful_step_count=steps),
     )

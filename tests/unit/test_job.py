@@ -231,7 +231,7 @@ def test_job_as_dict_is_json_with_the_promised_keys(state: State) -> None:
     shown = Job("a", "q", "send", state, 2, 0, 5, since_ms=9, worker="w", reason="poison").as_dict()
     assert orjson.loads(orjson.dumps(shown)) == shown
     assert {"id", "queue", "job", "state", "attempts", "attempt", "priority", "enqueued_ms"} <= set(shown)
-    own = {
+    own: dict[State, dict[str, Any]] = {
         State.DELAYED: {"fire_ms": 9},
         State.DEAD: {"error": "", "reason": "poison", "died_ms": 9},
         State.ACTIVE: {"worker": "w", "cancel": False},

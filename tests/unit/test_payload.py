@@ -58,7 +58,7 @@ def same(one: Any, two: Any) -> bool:
     if isinstance(one, dict):
         return list(one) == list(two) and all(same(one[key], two[key]) for key in one)
     if isinstance(one, float):
-        return one.hex() == two.hex()
+        return bool(one.hex() == two.hex())
     return bool(one == two)
 
 
