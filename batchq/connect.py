@@ -25,7 +25,10 @@ from batchq.job import random_name
 #: Replies that prove "not executed, try again": the server is starting, a replica, or busy with a script.
 _TRANSIENT = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "MISCONF")
 
-_URL_FORM = "expected redis://[user:password@]host:port/db, with a /, ?, # or @ in user and password percent-encoded (%2F for /)"
+_URL_FORM = (
+    "expected redis://[user:password@]host:port/db, "
+    "with any /, ?, # or @ of the user and password percent-encoded (%2F for /)"
+)
 
 Reply = Any
 Command = Sequence[str | bytes | int]
@@ -218,7 +221,7 @@ class Links:
     def _give_up(self, link: Link, error: Unreached) -> NoReturn:
         # The call may still arrive late: what comes after it must not share its lane.
         link.new_lane()
-        raise StoreUnavailable(f"{error}; is the server up, and the url right?") from error
+        raise StoreUnavailable(f"{str(error).rstrip('.')}; is the server up, and the url right?") from error
 
 
 def raise_for(error: redis.ResponseError, where: str) -> NoReturn:
