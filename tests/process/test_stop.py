@@ -172,7 +172,7 @@ def test_stop_while_the_store_is_away_tells_that_work_was_not_given_back(own: Ri
     assert pool.stop() == 1
     own.until_clean()
     assert pool.lines("not_given_back")
-    assert len(pool.lines("store_unavailable")) == 1
+    assert 1 <= len(pool.lines("store_unavailable")) <= 2 * 3, "an outage is a line or two a process"
     assert any("jobs=1" in line for line in pool.lines("not_settled"))
     assert not pool.lines("worker_died")
     server.start()
@@ -200,15 +200,15 @@ def test_outcome_is_kept_while_the_store_is_away(own: Rig, server: Server) -> No
     own.until_counts(done=2)
     assert len(own.ledger.starts(job)) == 1
     assert pool.workers() == workers, "a worker was lost to the outage"
-    assert len(pool.lines("store_unavailable")) == 1
+    assert 1 <= len(pool.lines("store_unavailable")) <= 2 * 3, "an outage is a line or two a process"
     assert pool.stop() == 0
 
 
 def test_no_worker_outlives_a_killed_master(rig: Rig) -> None:
     """SIGKILL of the master ends its workers at once; another master finds their jobs lost, no attempt spent."""
     rig.app(APP)
-    job = rig.enqueue("run", 2)
-    pool = rig.start("--lease", "1s", n=3)
+    job = rig.enqueue("run", 1)
+    pool = rig.start("--lease", "600ms", n=3)
     rig.until_started(job)
     workers = pool.workers()
     assert len(workers) == 3
@@ -216,7 +216,7 @@ def test_no_worker_outlives_a_killed_master(rig: Rig) -> None:
     pool.wait()
     rig.until(lambda: not any(map(is_running, workers)), "the workers are gone", within=0.5)
     assert rig.stats().counts["active"] == 1
-    rig.start("--lease", "1s")
+    rig.start("--lease", "600ms")
     rig.until(lambda: rig.stats().totals["lost"] == 1, "the job is found lost", within=5)
     rig.until_started(job, times=2)
     stats = rig.until_counts(done=1)

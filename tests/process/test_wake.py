@@ -97,10 +97,10 @@ def cpu_s(pid: int) -> float:
 
 
 def test_idle_pool_costs_next_to_nothing(rig: Rig) -> None:
-    """Eight idle workers for five seconds: few commands, hardly any CPU, in the master as in the workers."""
+    """Eight idle workers for four seconds: few commands, hardly any CPU, in the master as in the workers."""
     rig.app(APP)
     pool = rig.start(n=8)
-    seconds = 5.0
+    seconds = 4.0
     pids = [pool.pid, *pool.workers()]
     monitor = None if rig.kind == "spool" else Monitor(rig.url)
     before = [cpu_s(pid) for pid in pids]
