@@ -36,9 +36,21 @@ class StoreError(BatchqError):
 class StoreUnavailable(StoreError):
     """The store can't be reached: nobody's fault in this process. What was not acknowledged may be sent again."""
 
+    #: The call may have been done all the same: its answer was lost.
+    maybe: bool = False
+    #: Of an enqueue with `maybe`: its (lane, number). A copy that carries it is not done twice.
+    mark: tuple[str, int] | None = None
+
+
+class StoreDenied(StoreUnavailable):
+    """The store is there and refuses this user: a wrong password, or a right that is missing. The message names it."""
+
 
 class StoreFull(StoreError, QueueFull):
     """The store has no room (memory limit, disk). Claims and settling go on, enqueue is refused."""
+
+    #: Of an enqueue whose earlier sending may have been done: see StoreUnavailable.
+    mark: tuple[str, int] | None = None
 
 
 class StoreCorrupt(StoreError):

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
 
 import orjson
 import redis
 
-from batchq.connect import Dialer, Link, Links, Reply, Unreached, raise_for
-from batchq.errors import ConfigError, StoreUnavailable, StoreVersion
+from batchq.connect import FOR_EVER, Dialer, Link, Links, Outage, Reply, Unreached, raise_for
+from batchq.errors import ConfigError, StoreError, StoreFull, StoreUnavailable, StoreVersion
 from batchq.job import (
     Buried,
     Claim,
@@ -41,6 +42,10 @@ from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Limits, Store, Stor
 
 #: The seconds that one blocking wait lasts at the server; a worker looks by itself after it.
 WAIT_S = 5
+#: The same while an answer was lost not long ago: idle workers look each second for claims that they do not know of.
+UNSURE_WAIT_S = 1
+#: A wait that has not ended so long after its time never will: the other side of the connection is gone.
+OVERDUE_S = 1.0
 #: The oldest server that has all that the scripts use (writes after TIME, SMISMEMBER, LPOP with a count).
 OLDEST = (7, 0)
 
@@ -110,6 +115,21 @@ def _chunks(items: Sequence[_T], weigh: Callable[[_T], int]) -> Iterator[list[_T
         yield chunk
 
 
+def _enqueued(jobs: Sequence[NewJob], answer: Reply) -> list[Word]:
+    """The answer of the script: a word a job. Raises ConfigError for a fire-time that is too late."""
+    if answer[0] == b"again":
+        return [Word.AGAIN] * len(jobs)
+    if answer[0] == b"late":
+        late = jobs[answer[1] - 1].id
+        raise ConfigError(
+            f"delay: job {late} would run after 7 September 2039, the latest fire-time there is; give an earlier"
+        )
+    words = [Word.OK] * len(jobs)
+    for place in answer[1:]:
+        words[place - 1] = Word.KNOWN
+    return words
+
+
 def _words(reply: Reply) -> list[Word]:
     return [Word(word.decode()) for word in reply]
 
@@ -170,12 +190,30 @@ class RedisStore(Store):
         self._replaced = {"clock": _CLOCK_WITH_OFFSET % self._keys.top("clock-offset")} if clock_offset else {}
         self._scripts: dict[str, Script] = {}
         self._announced: dict[str, float] = {}
+        #: (queue, worker) of settlings whose answer was lost for good: they may have been done.
+        self._unsure: set[tuple[str, str]] = set()
 
     def be_patient(self, give_up: Callable[[], bool]) -> None:
-        self._links.patience_s, self._links.give_up = None, give_up
+        # The master speaks for its workers: an outage is one line, not one a process.
+        self._links.patience_s, self._links.give_up, self._links.outage.quiet = None, give_up, True
 
     def be_brisk(self) -> None:
-        self._links.patience_s = 0
+        self._links.patience_s, self._links.outage.quiet = 0, True
+
+    def be_quick(self) -> None:
+        """While the server is away, calls fail at once, but for a probe each second: for producers that have another
+        place for their jobs. The first failure takes as long as the patience."""
+        self._links.fails_fast = True
+
+    @property
+    def outage(self) -> Outage:
+        """The one under way, or the last."""
+        return self._links.outage
+
+    @property
+    def destination(self) -> str:
+        """What tells this store from others: server, database and prefix. Holds no password."""
+        return f"{self._links.where}/{self._dialer.db} {self._keys.prefix}"
 
     # -- the way of a call -----------------------------------------------------------------------------------------
 
@@ -197,13 +235,21 @@ class RedisStore(Store):
         if missing:
             by_sha = {script.sha: script for script in self._scripts.values()}
             loads = [("SCRIPT", "LOAD", by_sha[str(commands[i][1])].text) for i in missing]
-            fresh = link.ask([*loads, *(commands[i] for i in missing)])[len(missing) :]
-            for i, reply in zip(missing, fresh, strict=True):
-                replies[i] = reply
+            fresh = link.ask([*loads, *(commands[i] for i in missing)])
+            for i, loaded, reply in zip(missing, fresh, fresh[len(missing) :], strict=False):
+                replies[i] = loaded if isinstance(loaded, redis.ResponseError) else reply
         for reply in replies:
             if isinstance(reply, redis.ResponseError):
-                raise_for(reply, self._links.where)
+                self._raise_for(link, reply)
         return replies
+
+    def _raise_for(self, link: Link, reply: redis.ResponseError) -> NoReturn:
+        try:
+            raise_for(reply, self._links.where)
+        except Unreached:
+            # The address may lead to another server by now.
+            link.close()
+            raise
 
     def _run(self, *commands: tuple[Arg, ...]) -> list[Reply]:
         """Commands that may be sent again as they are."""
@@ -220,14 +266,40 @@ class RedisStore(Store):
         chunks = list(_chunks(jobs, lambda job: len(job.row)))
         if mark is not None and len(chunks) > 1:
             raise ValueError(f"{len(jobs)} jobs do not fit one mark: at most {MAX_JOBS}, and {MAX_BYTES} bytes of rows")
-        self._announce(queue)
         words: list[Word] = []
         for chunk in chunks:
             words += self._enqueue(queue, chunk, mark)
         return words
 
     def _enqueue(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None) -> list[Word]:
-        argv: list[Arg] = []
+        argv = self._pack_jobs(jobs)
+        announce = self._announcement(queue)
+        used: Mark | None = None
+        tries = 0
+
+        def send(link: Link, again: bool) -> list[Reply]:
+            nonlocal used, tries
+            # A lane belongs to one link, whose calls go one after the other; one that is sent again keeps its number.
+            if used is None:
+                link.calls += 1
+                used = mark or Mark(link.lane, link.calls)
+            tries += 1
+            call = self._eval("enqueue", queue, [used.call, *argv], used.lane)
+            return self._ask_enqueue(link, call, announce)
+
+        try:
+            answer = self._links.run(send)[0]
+        except StoreUnavailable as error:
+            error.mark = used if error.maybe else None
+            raise
+        except StoreFull as error:
+            error.mark = used if tries > 1 else None
+            raise
+        return _enqueued(jobs, answer)
+
+    def _pack_jobs(self, jobs: Sequence[NewJob], counted: str = "") -> list[Arg]:
+        """The arguments of the script behind the number of the call."""
+        argv: list[Arg] = [self._limits.mark_ttl_ms, self._limits.remember_ms, counted]
         for job in jobs:
             options = b""
             if job.priority or job.delay_ms > 0 or job.fire_ms is not None or job.given:
@@ -236,34 +308,24 @@ class RedisStore(Store):
                     when = b"@%d" % max(0, job.fire_ms)
                 options = b"%d %b %d" % (job.priority, when, job.given)
             argv += (job.id, job.row[1:], options)
-        head: list[Arg] = [self._limits.mark_ttl_ms, self._limits.remember_ms]
+        return argv
 
-        def send(link: Link, again: bool) -> list[Reply]:
-            # A lane belongs to one link, whose calls go one after the other; one that is sent again keeps its number.
-            if mark is None and not again:
-                link.calls += 1
-            lane, n = mark or (link.lane, link.calls)
-            return self._ask(link, [self._eval("enqueue", queue, [n, *head, *argv], lane)])
-
-        answer = self._links.run(send)[0]
-        if answer[0] == b"again":
-            return [Word.AGAIN] * len(jobs)
-        if answer[0] == b"late":
-            late = jobs[answer[1] - 1].id
-            raise ConfigError(
-                f"delay: job {late} would run after 7 September 2039, the latest fire-time there is; give an earlier"
-            )
-        words = [Word.OK] * len(jobs)
-        for place in answer[1:]:
-            words[place - 1] = Word.KNOWN
-        return words
-
-    def _announce(self, queue: str) -> None:
+    def _announcement(self, queue: str) -> tuple[Arg, ...] | None:
         """Enters the queue into the registry: before a process's first enqueue, and again each minute."""
-        now = time.monotonic()
-        if now - self._announced.get(queue, float("-inf")) > 60:
-            self._run(("SADD", self._keys.top("queues"), queue))
-            self._announced[queue] = now
+        if time.monotonic() - self._announced.get(queue, float("-inf")) < 60:
+            return None
+        return ("SADD", self._keys.top("queues"), queue)
+
+    def _ask_enqueue(self, link: Link, call: tuple[Arg, ...], announce: tuple[Arg, ...] | None) -> list[Reply]:
+        """Sends an enqueue, behind the announcement of its queue where that is due. What the call says decides: jobs
+        that are in are not refused for an announcement that was."""
+        if announce is None:
+            return self._ask(link, [call])
+        announced = link.ask([announce])[0]
+        reply = self._ask(link, [call])
+        if not isinstance(announced, redis.ResponseError):
+            self._announced[str(announce[2])] = time.monotonic()
+        return reply
 
     def register(self, queue: str, worker: str, lease_ms: int) -> Word:
         return _words(self._move("register", queue, [worker, lease_ms]))[0]
@@ -293,12 +355,36 @@ class RedisStore(Store):
         for chunk in reversed(chunks) if name == "release" else chunks:
             argv = [arg for args in chunk for arg in args]
 
-            def send(link: Link, sent_again: bool, argv: list[Arg] = argv) -> list[Reply]:
-                return self._ask(link, [self._eval(name, queue, [int(again or sent_again), *argv], worker)])
+            def send(link: Link, flag: int, argv: list[Arg] = argv) -> list[Reply]:
+                return self._ask(link, [self._eval(name, queue, [flag, *argv], worker)])
 
-            got = _words(self._links.run(send)[0])
+            got = _words(self._run_settling(queue, worker, send, again)[0])
+            self._count_fenced(queue, got)
             words = got + words if name == "release" else words + got
         return words
+
+    def _run_settling(
+        self, queue: str, worker: str, send: Callable[[Link, int], list[Reply]], again: bool
+    ) -> list[Reply]:
+        """Runs an exchange that settles. `send(link, again)`: 1 where an earlier sending may have done it, also one
+        of an earlier call whose answer never came."""
+        again = again or (queue, worker) in self._unsure
+        try:
+            replies = self._links.run(lambda link, sent_again: send(link, int(again or sent_again)))
+        except StoreUnavailable:
+            self._unsure.add((queue, worker))
+            raise
+        self._unsure.discard((queue, worker))
+        return replies
+
+    def _count_fenced(self, queue: str, words: Sequence[Word]) -> None:
+        """Counts refusals once they are heard. A script could not: a late copy of a call is refused as well, and that
+        is no fault of anybody's."""
+        stale = words.count(Word.STALE)
+        if stale:
+            # At maxmemory it is refused: the worker's log line has to do.
+            with suppress(StoreError):
+                self._run(("HINCRBY", self._of(queue, "meta"), "fenced", stale))
 
     def complete(self, queue: str, worker: str, outcomes: Sequence[Completed], *, again: bool = False) -> list[Word]:
         return self._settle("complete", _complete, queue, worker, outcomes, again)
@@ -332,16 +418,16 @@ class RedisStore(Store):
             ]
         claim = self._eval("claim", queue, [worker, min(want, MAX_JOBS), held], worker)
 
-        def send(link: Link, sent_again: bool) -> list[Reply]:
-            flag = int(again or sent_again)
+        def send(link: Link, flag: int) -> list[Reply]:
             commands = [self._eval(name, queue, [flag, *argv], worker) for name, _, argv in calls]
             return self._ask(link, [*commands, claim] if want > 0 else commands)
 
-        replies = self._links.run(send) if calls or want > 0 else []
+        replies = self._run_settling(queue, worker, send, again) if calls or want > 0 else []
         words: list[Word] = [Word.OK] * len(outcomes)
         for (_, places, _), reply in zip(calls, replies, strict=False):
             for place, word in zip(places, _words(reply), strict=True):
                 words[place] = word
+        self._count_fenced(queue, words)
         if want <= 0:
             return Exchange(tuple(words), Claims(Word.OK))
         claimed = self._claimed(queue, replies[-1])
@@ -557,10 +643,10 @@ class RedisStore(Store):
     # -- waiting, and the life of the handle -------------------------------------------------------------------------
 
     def wake_waiter(self, queues: Sequence[str]) -> Waiter:
-        return RedisWaiter(self._links.new(), [self._of(queue, "wake") for queue in queues])
+        return RedisWaiter(self._links, [self._of(queue, "wake") for queue in queues])
 
     def timer_waiter(self, queues: Sequence[str]) -> Waiter:
-        return RedisWaiter(self._links.new(), [self._of(queue, "timer") for queue in queues])
+        return RedisWaiter(self._links, [self._of(queue, "timer") for queue in queues])
 
     def publish(self, master: str, status: dict[str, Any], ttl_ms: int) -> None:
         key = self._keys.top(f"master:{master}")
@@ -594,19 +680,36 @@ class RedisStore(Store):
 class RedisWaiter:
     """A blocking pop on a connection of its own, waited for in a selector instead of in the call."""
 
-    def __init__(self, link: Link, keys: Sequence[str]) -> None:
-        self._link = link
-        self._command: tuple[Arg, ...] = ("BLPOP", *keys, WAIT_S)
+    def __init__(self, links: Links, keys: Sequence[str]) -> None:
+        self._links = links
+        self._link = links.new()
+        self._keys = keys
         self._armed = False
+        #: When the server must have answered.
+        self._due = 0.0
 
     def arm(self) -> None:
-        if self._armed:
+        now = time.monotonic()
+        if self._armed and now < self._due:
             return
+        wait_s = UNSURE_WAIT_S if self._links.is_unsure else WAIT_S
+        link = self._link
+        if self._armed:
+            # The other side is gone without a word. The old socket is closed last: the new one has another number,
+            # so that a selector that knows the old one notices.
+            link = self._links.new()
         try:
-            self._link.send(self._command)
+            link.until = now + self._links.call_s
+            link.send(("BLPOP", *self._keys, wait_s))
         except Unreached as error:
+            self.close()
             raise StoreUnavailable(str(error)) from error
-        self._armed = True
+        finally:
+            link.until = FOR_EVER
+        if link is not self._link:
+            self._link.close()
+            self._link = link
+        self._armed, self._due = True, now + wait_s + OVERDUE_S
 
     def fileno(self) -> int:
         return self._link.fileno()

@@ -13,7 +13,8 @@
 -- ARGV  1 call         number of this call on its lane
 --       2 mark_ttl     ms that the mark is known
 --       3 remember     ms that a given id is known after the job's end
---       4.. id, row without its first brace, options: '' or '<priority> <when> <given 0|1>'
+--       4 counted      '' or forwarded: a total that grows beside `enqueued`
+--       5.. id, row without its first brace, options: '' or '<priority> <when> <given 0|1>'
 --           when: 0 now, +<delay ms>, @<fire ms>
 --
 -- Returns again | late, place of a job whose fire-time is past the latest | ok, places of the jobs whose id is known (1 is the first)
@@ -31,13 +32,13 @@ if done and tonumber(done) >= tonumber(ARGV[1]) then return {'again'} end
 local us, remember = clock(), tonumber(ARGV[3])
 local now = due_ms(us)
 local ids = {}
-for i = 4, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
+for i = 5, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
 local known = redis.call('HMGET', rows, unpack(ids))
 local answer, fields, plain, later, named, seen = {'ok'}, {}, {}, {}, {}, {}
 local stamp = '{"t":' .. whole(now) .. ','
 local fresh = 0
 for n, id in ipairs(ids) do
-  local at = 1 + n * 3
+  local at = 2 + n * 3
   local row, options = ARGV[at + 1], ARGV[at + 2]
   local level, when, from_caller = '0', '0', '0'
   if options ~= '' then level, when, from_caller = string.match(options, '^(%S+) (%S+) (%S+)$') end
@@ -91,4 +92,5 @@ if #later > 0 then
   if earliest(delayed) ~= before then hint(timer, 1) end
 end
 redis.call('HINCRBY', meta, 'enqueued', fresh)
+if ARGV[4] ~= '' then redis.call('HINCRBY', meta, ARGV[4], fresh) end
 return answer

@@ -1,6 +1,7 @@
 -- Every move out of active passes here. A claim is current when its id stands among this worker's claims and its
 -- token is the newest. ARGV holds one job each `step` arguments from `first` on: id, token, ...
 -- Checks all, then takes the current ones out of active: the first write of a script is one that Redis allows at maxmemory.
+-- Counts nothing: the refusal of a late copy of a call that was done is nobody's fault, and nobody hears it.
 -- Returns a word a job (ok | stale | settled), and the places of the current ones (1 is the first job).
 local function fence(active, attempts, meta, again, first, step)
   local ids, words, current, taken, seen = {}, {}, {}, {}, {}
@@ -23,6 +24,5 @@ local function fence(active, attempts, meta, again, first, step)
   else
     redis.call('HDEL', meta, '')
   end
-  if refused == 'stale' and #taken < #ids then redis.call('HINCRBY', meta, 'fenced', #ids - #taken) end
   return words, current, taken
 end
