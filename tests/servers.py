@@ -119,13 +119,19 @@ class Server:
             time.sleep(0.01)
 
     def answers(self) -> bool:
-        """It answers a PING."""
+        """It answers, and it is this process that does: another may have been quicker to take the port."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
-                connection.sendall(b"PING\r\n")
-                return connection.recv(64).startswith(b"+PONG")
+                connection.sendall(b"PING\r\nINFO server\r\n")
+                answer = b""
+                while b"\nprocess_id:" not in answer or not answer.endswith(b"\r\n"):
+                    more = connection.recv(65_536)
+                    if not more:
+                        return False
+                    answer += more
         except OSError:
             return False
+        return answer.startswith(b"+PONG") and b"\nprocess_id:%d\r\n" % self.pid in answer
 
     def log(self) -> str:
         with contextlib.suppress(FileNotFoundError):
