@@ -111,10 +111,10 @@ class Server:
         deadline = time.monotonic() + READY_WITHIN_S
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                said = self.log()
                 self.stop()
                 raise RuntimeError(
-                    f"{self.flavour} on port {self.port}: no answer within {READY_WITHIN_S:.0f} s; "
-                    f"its log:\n{self.log()}"
+                    f"{self.flavour} on port {self.port}: no answer within {READY_WITHIN_S:.0f} s; its log:\n{said}"
                 )
             time.sleep(0.01)
 
