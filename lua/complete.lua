@@ -43,7 +43,6 @@ for _, n in ipairs(current) do
     local keep, result = string.match(kept, '^(%d+) (.*)$')
     redis.call('ZADD', completed, whole(fire_ms(us, tonumber(keep))), id)
     if result ~= '' then redis.call('HSET', results, id, result) end
-    remember_end(given, {id}, us)
   end
 end
 if #gone > 0 then forget(rows, attempts, notes, priority, given, gone, us > 0 and us or clock()) end

@@ -1,8 +1,12 @@
 -- pause: no claims from this queue; enqueues go on.
 --
--- KEYS  1 meta         HASH    totals, paused
+-- KEYS  1 meta         HASH    totals, paused; `turn`: how often the queue was paused and resumed
+-- ARGV  1 turn         as it was when the caller looked: a late copy of an older call changes nothing
 --
--- Returns ok
-redis.call('HDEL', KEYS[1], '') -- a first write that is allowed at maxmemory
-redis.call('HSET', KEYS[1], 'paused', '1')
+-- Returns ok | late
+local meta = KEYS[1]
+if (redis.call('HGET', meta, 'turn') or '0') ~= ARGV[1] then return {'late'} end
+redis.call('HDEL', meta, '') -- a first write that is allowed at maxmemory
+redis.call('HINCRBY', meta, 'turn', 1)
+redis.call('HSET', meta, 'paused', '1')
 return {'ok'}

@@ -39,9 +39,6 @@ for n = 2, #ARGV do
 end
 if #gone == 0 then return 0 end
 redis.call('HDEL', results, unpack(gone))
--- A finished job's end is remembered already: writing it again would prolong it.
-local finished = state == 'dead' or state == 'completed'
-if finished then given = false end
 forget(rows, attempts, notes, priority, given, gone, clock())
-if not finished then redis.call('HINCRBY', meta, 'purged', #gone) end
+if state == 'pending' or state == 'delayed' then redis.call('HINCRBY', meta, 'purged', #gone) end
 return #gone

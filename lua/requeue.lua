@@ -4,14 +4,13 @@
 --       2 attempts     HASH    id -> claims so far: the token
 --       3 notes        HASH    id -> what attempts left behind
 --       4 priority     HASH    id -> priority, where it is not 0
---       5 given        ZSET    ids given by callers -> their end
---       6 pending      LIST    ids, first come first served
---       7 prioritized  ZSET    ids with a priority
---       8 dead         ZSET    ids -> time of death, ms
---       9 completed    ZSET    kept jobs -> end of their retention, ms
---      10 results      HASH    id -> what the handler returned
---      11 meta         HASH    totals
---      12 wake         LIST    hints
+--       5 pending      LIST    ids, first come first served
+--       6 prioritized  ZSET    ids with a priority
+--       7 dead         ZSET    ids -> time of death, ms
+--       8 completed    ZSET    kept jobs -> end of their retention, ms
+--       9 results      HASH    id -> what the handler returned
+--      10 meta         HASH    totals
+--      11 wake         LIST    hints
 -- ARGV  1.. id
 --
 -- Returns a word a job: ok | refused | unknown
@@ -20,8 +19,8 @@
 --! include hint
 --! include note
 --! include ready
-local rows, attempts, notes, priority, given, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local prioritized, dead, completed, results, meta, wake = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local rows, attempts, notes, priority, pending, prioritized = unpack(KEYS, 1, 6)
+local dead, completed, results, meta, wake = unpack(KEYS, 7, 11)
 
 local now = due_ms(clock())
 local words, back = {}, {}
@@ -41,7 +40,6 @@ for n, id in ipairs(ARGV) do
     note.crashes, note.lost, note.cancel, note.since, note.reason = 0, 0, 0, now, '-'
     redis.call('HDEL', results, id)
     redis.call('HSET', notes, id, write_note(note))
-    redis.call('ZADD', given, 'XX', '9007199254740991', id)
   end
 end
 if #back > 0 then

@@ -1,7 +1,7 @@
--- The ends of a job. An id that its caller gave stays known for a while: its end is written where it is remembered.
--- `given` is false for jobs whose end was written before.
+-- The ends of a job. An id that its caller gave stays known for a while after its row is gone: as long as the row of a
+-- dead or kept job stands, that makes it known.
 local function remember_end(given, ids, us)
-  if not given or redis.call('EXISTS', given) == 0 then return end
+  if redis.call('EXISTS', given) == 0 then return end
   local now, args = whole(due_ms(us)), {}
   for _, id in ipairs(ids) do
     args[#args + 1] = now

@@ -28,7 +28,6 @@ local function to_dead(k, id, note, reason, us)
   redis.call('ZADD', k.dead, whole(due_ms(us)), id)
   redis.call('HSET', k.notes, id, write_note(note))
   redis.call('HINCRBY', k.meta, 'dead', 1)
-  remember_end(k.given, {id}, us)
 end
 
 local function to_delayed(k, id, note, ms, us)
