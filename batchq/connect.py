@@ -51,8 +51,10 @@ Command = Sequence[str | bytes | int]
 class Unreached(Exception):
     """One try did not come through. Inside the Redis modules and their tests only: callers see StoreUnavailable."""
 
-    def __init__(self, text: str, *, sent: bool = False, denied: bool = False) -> None:
+    def __init__(self, text: str, *, sent: bool = False, denied: bool = False, refused: bool = False) -> None:
         super().__init__(text)
+        #: The server is there and does no writes now: it may answer reads all the same.
+        self.refused = refused
         #: The call may have been executed; False where it surely was not.
         self.sent = sent
         #: The server is there and refuses this user.
@@ -224,6 +226,8 @@ class Outage:
         self.count = 0
         #: When it began, on the monotonic clock; None: there is none.
         self.since: float | None = None
+        #: The server answers, but refuses writes: a read says nothing about its end.
+        self.refused = False
         #: Jobs that went to the fallback spool meanwhile.
         self.spooled = 0
 
@@ -235,6 +239,7 @@ class Outage:
             self.since = monotonic()
             self.count += 1
             self.spooled = 0
+            self.refused = isinstance(error, Unreached) and error.refused
         # What the server itself says stands in no other process's log.
         refused = isinstance(error, Unreached) and (error.denied or "max number of clients" in str(error))
         if not self.quiet or refused:
@@ -304,7 +309,7 @@ class Links:
         self.outage.renew_after_fork()
         self.forget()
 
-    def run(self, exchange: Callable[[Link, bool], list[Reply]]) -> list[Reply]:
+    def run(self, exchange: Callable[[Link, bool], list[Reply]], *, writes: bool = True) -> list[Reply]:
         """Runs one exchange on a link, again after a failure of the connection while patience lasts.
 
         `exchange(link, again)`: again is True from the second sending on. Raises StoreUnavailable.
@@ -327,7 +332,7 @@ class Links:
                 replies = exchange(link, False)
             except Unreached as error:
                 replies = self._insist(link, exchange, error, stale=was_open and not probed, once=probed)
-            if self.outage.since is not None:
+            if self.outage.since is not None and (writes or not self.outage.refused):
                 self.outage.end()
             return replies
         except BaseException:
@@ -408,6 +413,7 @@ class Links:
 
     def _give_up(self, error: Unreached, maybe: bool) -> NoReturn:
         self._last = error
+        self.outage.refused = error.refused
         self._probe_at = max(self._probe_at, monotonic() + PROBE_EVERY_S / 2)
         self.outage.begin(error)
         if error.denied:
@@ -432,7 +438,7 @@ def raise_for(error: redis.ResponseError, where: str) -> NoReturn:
     code = _code(error)
     text = str(error) if str(error).startswith(code) else f"{code} {error}"
     if code in _TRANSIENT:
-        raise Unreached(f"redis at {where}: {text}") from error
+        raise Unreached(f"redis at {where}: {text}", refused=True) from error
     if code == "OOM" or isinstance(error, redis.OutOfMemoryError) or "OOM command not allowed" in text:
         raise StoreFull(
             f"redis at {where} is out of memory (maxmemory): nothing was enqueued; "

@@ -167,6 +167,7 @@ class Master:
             )
         try:
             info = self._store.info()
+            warnings = self._store.warnings()
             for queue in self._names:
                 self._store.promote(queue)
         except StoreUnavailable as error:
@@ -195,6 +196,8 @@ class Master:
             queues=",".join(self._names),
             handlers=len(self._app.registry),
         )
+        for warning in warnings:
+            log.event("warning", "store_warning", why=warning)
         self._name_unlimited()
         gc.collect()
         gc.freeze()
@@ -555,7 +558,8 @@ class Master:
         if began < self._try_store_at:
             return True
         try:
-            self._store.now_ms()
+            # A write: a server that has become a replica, or can't save, answers reads all the same.
+            self._store.promote(self._names[0], 1)
         except StoreUnavailable as error:
             self._lost_store(error, began)
             return True

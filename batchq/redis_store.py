@@ -14,7 +14,7 @@ import orjson
 import redis
 
 from batchq.connect import FOR_EVER, Dialer, Link, Links, Outage, Reply, Unreached, raise_for
-from batchq.errors import ConfigError, StoreError, StoreFull, StoreUnavailable, StoreVersion
+from batchq.errors import ConfigError, InternalError, StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreVersion
 from batchq.job import (
     Buried,
     Claim,
@@ -252,11 +252,12 @@ class RedisStore(Store):
             raise
 
     def _run(self, *commands: tuple[Arg, ...]) -> list[Reply]:
-        """Commands that may be sent again as they are."""
-        return self._links.run(lambda link, again: self._ask(link, commands))
+        """Commands that may be sent again as they are; what they write is no job's."""
+        return self._links.run(lambda link, again: self._ask(link, commands), writes=False)
 
     def _move(self, name: str, queue: str, argv: Sequence[Arg], owner: str = "", each: Sequence[str] = ()) -> Reply:
-        return self._run(self._eval(name, queue, argv, owner, each))[0]
+        command = self._eval(name, queue, argv, owner, each)
+        return self._links.run(lambda link, again: self._ask(link, [command]), writes="/" not in name)[0]
 
     # -- moves -----------------------------------------------------------------------------------------------------
 
@@ -470,10 +471,17 @@ class RedisStore(Store):
         return sum(int(self._move("purge", queue, [state.value, *chunk])) for chunk in _chunks(ids, len))
 
     def pause(self, queue: str) -> None:
-        self._move("pause", queue, [])
+        self._turn("pause", queue)
 
     def resume(self, queue: str) -> None:
-        self._move("resume", queue, [])
+        self._turn("resume", queue)
+
+    def _turn(self, name: str, queue: str) -> None:
+        """Pauses or resumes. A copy that comes late must not undo what was done since: it carries the turn of then."""
+        while True:
+            turn = self._run(("HGET", self._of(queue, "meta"), "turn"))[0] or b"0"
+            if self._move(name, queue, [turn])[0] == b"ok":
+                return
 
     # -- reads -----------------------------------------------------------------------------------------------------
 
@@ -630,15 +638,62 @@ class RedisStore(Store):
         us = int(now[0]) * 1_000_000 + int(now[1]) + (int(offset[0] or 0) if offset else 0)
         return us // 1000
 
+    def _fields(self, section: str) -> dict[str, str] | None:
+        """A section of INFO; None where this user may not look."""
+        try:
+            text = self._run(("INFO", section))[0]
+        except StoreDenied as error:
+            if "NOPERM" not in str(error):
+                raise
+            return None
+        return dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+
     def info(self) -> StoreInfo:
         """Raises StoreVersion for a server that is too old."""
-        text = self._run(("INFO", "server"))[0]
-        fields = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+        fields = self._fields("server")
+        if fields is None:
+            self._run(("PING",))
+            return StoreInfo(f"redis://{self._links.where}", "redis", "unknown")
         version = fields.get("redis_version", "0")
         if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-            raise StoreVersion(f"redis at {self._links.where} is version {version}; batchq needs 7.0 or newer")
+            raise StoreVersion(
+                f"redis at {self._links.where}: expected version 7.0 or newer, found {version}; "
+                "update the server, or name another in the url"
+            )
         name = f"valkey {fields['valkey_version']}" if "valkey_version" in fields else f"redis {version}"
         return StoreInfo(f"redis://{self._links.where}", "redis", name)
+
+    def warnings(self) -> list[str]:
+        out = []
+        memory, persistence = self._fields("memory"), self._fields("persistence")
+        if memory is None or persistence is None:
+            return ["INFO is forbidden to this user: nobody looked at version, eviction and persistence (+info)"]
+        policy = memory.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            out.append(
+                f"maxmemory-policy is {policy}: the server throws jobs away when it is full; set it to noeviction"
+            )
+        if persistence.get("aof_enabled", "0") == "0":
+            saves = self._saves()
+            if saves is None:
+                out.append(
+                    "appendonly is off, and CONFIG GET is forbidden to this user: nobody looked whether it saves"
+                    " at all (+config|get)"
+                )
+            elif not saves:
+                out.append("the server saves nothing (appendonly no, save ''): a restart loses all jobs")
+            else:
+                out.append(f"the server saves only now and then (save {saves}): a crash loses what came since")
+        return out
+
+    def _saves(self) -> str | None:
+        """The save points; "" for none, None where this user may not look."""
+        try:
+            flat = self._run(("CONFIG", "GET", "save"))[0]
+        except (StoreDenied, InternalError):
+            # NOPERM, or a server that has renamed the command away.
+            return None
+        return flat[1].decode() if len(flat) > 1 else ""
 
     # -- waiting, and the life of the handle -------------------------------------------------------------------------
 
@@ -654,11 +709,13 @@ class RedisStore(Store):
             self._run(("DEL", key), ("ZREM", self._keys.top("masters"), master))
             return
         until = self.now_ms() + ttl_ms
-        self._run(
-            ("SET", key, orjson.dumps(status), "PX", ttl_ms),
-            ("ZADD", self._keys.top("masters"), until, master),
-            ("ZREMRANGEBYSCORE", self._keys.top("masters"), "-inf", until - ttl_ms),
-        )
+        # At maxmemory nobody is told: the work goes on.
+        with suppress(StoreFull):
+            self._run(
+                ("SET", key, orjson.dumps(status), "PX", ttl_ms),
+                ("ZADD", self._keys.top("masters"), until, master),
+                ("ZREMRANGEBYSCORE", self._keys.top("masters"), "-inf", until - ttl_ms),
+            )
 
     def masters(self) -> list[dict[str, Any]]:
         names = self._run(("ZRANGEBYSCORE", self._keys.top("masters"), f"({self.now_ms()}", "+inf"))[0]

@@ -243,6 +243,10 @@ class Store(ABC):
     @abstractmethod
     def info(self) -> StoreInfo: ...
 
+    def warnings(self) -> list[str]:
+        """What is set in a way that may lose jobs, a sentence each, and what could not be looked at."""
+        return []
+
     # -- waiting, and the life of the handle -----------------------------------------------------------------------
 
     @abstractmethod

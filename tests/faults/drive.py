@@ -1,0 +1,144 @@
+"""One run of a queue in which each move comes up, made as a worker, a master and a person make them.
+
+`drive` bears lost and late answers as the real processes do, and ends in one state whatever happened on the way:
+`check` knows it.
+"""
+
+from __future__ import annotations
+
+from batchq.job import (
+    Buried,
+    Claim,
+    Completed,
+    Lost,
+    NewJob,
+    Outcome,
+    Released,
+    Retried,
+    Snoozed,
+    pack_error,
+    pack_row,
+)
+from batchq.lifecycle import State, Word, unaccounted
+from batchq.store import Store
+
+Q = "mail"
+LEASE_MS = 60_000
+HOUR_MS = 3_600_000
+ERROR = pack_error("ValueError", "no", attempt=1, at_ms=1)
+
+
+def _job(id: str, **options: object) -> NewJob:
+    return NewJob(id, pack_row("send", [id]), **options)  # type: ignore[arg-type]
+
+
+class MiniWorker:
+    """What a worker does with the store, without processes: one exchange after the other."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.finished: list[Outcome] = []
+        #: What each job came to, by the worker's own account.
+        self.settled: dict[str, list[str]] = {}
+
+    def register(self) -> None:
+        assert self.store.register(Q, self.name, LEASE_MS) is Word.OK
+
+    def turn(self, want: int) -> list[Claim]:
+        """One exchange; what the store counts for us and we never saw is given back."""
+        finished = self.finished
+        answer = self.store.exchange(Q, self.name, finished, want, 0)
+        self.finished = []
+        for outcome, word in zip(finished, answer.words, strict=True):
+            assert word in (Word.OK, Word.SETTLED), (outcome, word)
+            self.settled.setdefault(outcome.claim.id, []).append(type(outcome).__name__)
+        if answer.claimed.word is Word.HELD:
+            given_back = [Released(claim) for claim in answer.claimed.claims]
+            assert set(self.store.release(Q, self.name, given_back)) <= {Word.OK, Word.SETTLED}
+            return []
+        assert answer.claimed.word in (Word.OK, Word.PAUSED)
+        return list(answer.claimed.claims)
+
+
+def _outcome(claim: Claim, doomed: str) -> Outcome:
+    match claim.id:
+        case "b":
+            return Completed(claim, b"17", HOUR_MS)
+        case "c":
+            return Retried(claim, HOUR_MS, 5, ERROR)
+        case id if id == doomed:
+            return Buried(claim, "buried", ERROR)
+        case "e":
+            return Snoozed(claim, HOUR_MS)
+        case _:
+            return Completed(claim)
+
+
+def _until_done(worker: MiniWorker, ids: set[str], want: int = 2, doomed: str = "") -> None:
+    """Until these were settled once more; the doomed one is buried."""
+    left = set(ids)
+    for _ in range(200):
+        claims = worker.turn(want)
+        worker.finished += [_outcome(claim, doomed) for claim in claims]
+        left -= {claim.id for claim in claims}
+        if not left and not worker.finished:
+            return
+    raise AssertionError(f"{left} never came")
+
+
+def drive(store: Store) -> None:
+    """Every move. The order is that of a day: jobs come, are worked off, people look and mend, a worker is lost."""
+    store.enqueue(Q, [_job("a"), _job("b", given=True), _job("c", priority=5)])
+    store.enqueue(Q, [_job("d"), _job("e", priority=-5), _job("later", delay_ms=HOUR_MS)])
+    worker = MiniWorker(store, "w1")
+    worker.register()
+    # Claimed and given back before it began.
+    worker.finished = [Released(claim) for claim in worker.turn(1)]
+    worker.turn(0)
+    _until_done(worker, {"a", "b", "c", "d", "e"}, doomed="d")
+    assert store.renew(Q, ["w1"], LEASE_MS).words == (Word.OK,)
+    store.promote(Q)
+    store.cancel(Q, ["later"])
+    store.requeue(Q, ["d"])
+    _until_done(worker, {"d"})
+    store.purge(Q, State.COMPLETED, ["b"])
+    # A worker that is lost with one claim.
+    store.enqueue(Q, [_job("f")])
+    lost = MiniWorker(store, "w2")
+    lost.register()
+    for _ in range(50):
+        if lost.turn(1):
+            break
+    sealed = store.seal(Q, "w2")
+    store.reap(Q, "w2", [Lost(claim, HOUR_MS, 10, ERROR) for claim in sealed.claims])
+    store.pause(Q)
+    store.resume(Q)
+    store.enqueue(Q, [_job("g"), _job("h")])
+    _until_done(worker, {"g", "h"}, want=1)
+
+
+#: How it ends: a, b, d, g, h are done, b's result is purged, `later` is cancelled; c, e and f wait for an hour.
+COUNTS = {"pending": 0, "delayed": 3, "active": 0, "completed": 0, "dead": 0}
+TOTALS = {
+    "enqueued": 9,
+    "requeued": 1,
+    "completed": 5,
+    "dead": 1,
+    "cancelled": 1,
+    "purged": 0,
+    "dropped": 0,
+    "retried": 1,
+    "snoozed": 1,
+    "lost": 1,
+    "fenced": 0,
+    "crashed": 0,
+}
+
+
+def check(store: Store, what: str) -> None:
+    """The end of `drive`, whatever happened on the way."""
+    stats = store.stats(Q)
+    assert unaccounted(stats.counts, stats.totals) == 0, (what, stats)
+    assert stats.counts == COUNTS, (what, stats)
+    assert {name: stats.totals[name] for name in TOTALS} == TOTALS, (what, stats)
