@@ -93,15 +93,16 @@ class Server:
     def pid(self) -> int:
         return self.process.pid
 
-    def start(self) -> None:
-        """Starts it (again) and waits until it answers. Raises RuntimeError with its log where it does not."""
+    def start(self, *more: str) -> None:
+        """Starts it (again), with more options this time, and waits until it answers. Raises RuntimeError with its log
+        where it does not."""
         log = open(Path(self.folder) / "log", "ab")  # noqa: SIM115 - the child keeps it
         with log:
             self.process = subprocess.Popen(
                 [
                     binary(self.flavour),
                     *("--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder),
-                    *("--save", "", "--appendonly", "no", "--daemonize", "no", *self._options),
+                    *("--save", "", "--appendonly", "no", "--daemonize", "no", *self._options, *more),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

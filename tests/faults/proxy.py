@@ -92,10 +92,13 @@ class Proxy:
         self.held: Held | None = None
         #: Passes no byte on, and keeps all connections open: a peer that is gone without a word.
         self.silent = False
+        #: Connections up to this number pass no byte on any more.
+        self._forgotten = 0
         #: Ends each new connection at once.
         self.refusing = False
         #: What stands in replies, and what the client reads instead; of the same length.
         self.rewrite: tuple[bytes, bytes] | None = None
+        self._closed = threading.Event()
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listener.getsockname()[1]
@@ -110,6 +113,11 @@ class Proxy:
         self.held = Held(wanted, after)
         return self.held
 
+    def forget_all(self) -> None:
+        """The connections that stand now fall silent and stay open, as after a power cut on the other side; new ones
+        work."""
+        self._forgotten = self.connections
+
     def cut_all(self) -> None:
         """Ends all connections, as a server that is killed does."""
         for one in list(self._open):
@@ -117,7 +125,7 @@ class Proxy:
                 one.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self.silent = False
+        self._closed.set()
         if self.held is not None:
             self.held._free.set()
         # A listener is not woken by its close alone.
@@ -155,9 +163,9 @@ class Proxy:
             self._open |= {client, server}
             waiting: list[Held] = []
             for pump in (self._to_server, self._to_client):
-                threading.Thread(target=pump, args=(client, server, waiting), daemon=True).start()
+                threading.Thread(target=pump, args=(client, server, waiting, self.connections), daemon=True).start()
 
-    def _to_server(self, client: socket.socket, server: socket.socket, waiting: list[Held]) -> None:
+    def _to_server(self, client: socket.socket, server: socket.socket, waiting: list[Held], mine: int) -> None:
         frames = Frames()
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
@@ -172,20 +180,18 @@ class Proxy:
                     if held is not None and caught:
                         waiting.append(held)
                         held.catch(replies)
-                    if self.silent:
-                        self._stand_still()
+                    self._stand_still(mine)
                     server.sendall(frame)
         # What was sent is still to be done: only this direction ends.
         with contextlib.suppress(OSError):
             server.shutdown(socket.SHUT_WR)
 
-    def _to_client(self, client: socket.socket, server: socket.socket, waiting: list[Held]) -> None:
+    def _to_client(self, client: socket.socket, server: socket.socket, waiting: list[Held], mine: int) -> None:
         frames = Frames()
         with contextlib.suppress(OSError):
             while data := server.recv(65536):
                 for frame in frames.feed(data):
-                    if self.silent:
-                        self._stand_still()
+                    self._stand_still(mine)
                     if not self._reply(client, frame, waiting):
                         break
                 else:
@@ -217,6 +223,6 @@ class Proxy:
             held.answered.set()
         return number != self.cut_after
 
-    def _stand_still(self) -> None:
-        while self.silent:
-            threading.Event().wait(0.01)
+    def _stand_still(self, mine: int) -> None:
+        while (self.silent or mine <= self._forgotten) and not self._closed.wait(0.01):
+            pass

@@ -1,0 +1,64 @@
+"""Pools on a server of their own, which a test may kill, stop, fill and start again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.rig import Rig, opened
+from tests.servers import Server, flavours
+
+APP = """
+@app.job
+def work(seconds=0.0):
+    note("S")
+    time.sleep(seconds)
+    note("E")
+
+
+@app.job(max_attempts=3, backoff=fixed(0.1))
+def fails():
+    note("S")
+    raise ValueError("no")
+"""
+
+#: What was acknowledged is on disk when the process is killed.
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+@pytest.fixture(params=flavours())
+def flavour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def serve(flavour: str) -> Iterator[Callable[..., Server]]:
+    """Starts a server with these options; it ends with the test."""
+    running: list[Server] = []
+
+    def start(*options: str) -> Server:
+        running.append(Server(flavour, *options))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture
+def rig_on(tmp_path: Path, flavour: str, prefix: str) -> Iterator[Callable[..., Rig]]:
+    """A rig on a server; the pools may be given another url."""
+    made: list[object] = []
+
+    def make(server: Server) -> Rig:
+        entered = opened(tmp_path, flavour, server.url, prefix)
+        made.append(entered)
+        rig = entered.__enter__()
+        rig.app(APP)
+        return rig
+
+    yield make
+    for entered in made:
+        entered.__exit__(None, None, None)  # type: ignore[attr-defined]

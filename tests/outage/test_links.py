@@ -1,0 +1,92 @@
+"""Connections that are there and carry nothing, and calls that arrive when their senders have gone on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from batchq.connect import BRISK_S
+from batchq.job import NewJob, new_id, pack_row
+from batchq.redis_store import OVERDUE_S, WAIT_S
+from batchq.scripts import load
+from tests.faults.proxy import Proxy
+from tests.process.rig import Rig
+from tests.servers import Server
+
+Serve = Callable[..., Server]
+RigOn = Callable[[Server], Rig]
+
+
+def slip_in(server: Server, prefix: str) -> str:
+    """A pending job without a hint: no worker is roused for it. One step, as an enqueue is."""
+    job = new_id()
+    with server.client.pipeline() as pipe:
+        pipe.hset(f"{prefix}:{{default}}:rows", job, b'{"t":1,' + pack_row("work")[1:])
+        pipe.rpush(f"{prefix}:{{default}}:pending", job)
+        pipe.hincrby(f"{prefix}:{{default}}:meta", "enqueued", 1)
+        pipe.execute()
+    return job
+
+
+def test_job_claimed_by_a_late_copy_is_found_within_two_seconds(serve: Serve, rig_on: RigOn) -> None:
+    """The claim arrives when its worker has claimed again, found nothing and sleeps: nobody knows of what it takes."""
+    server = serve()
+    rig = rig_on(server)
+    claim = load("claim").sha.encode()
+    with Proxy(server.port) as proxy:
+        pool = rig.start("--socket-timeout", "300ms", n=1, BATCHQ_URL=proxy.url)
+        held = proxy.hold(lambda frame, number: claim in frame)
+        rig.enqueue("work")
+        rig.until_counts(done=1)
+        assert held.caught.is_set()
+        job = slip_in(server, rig.prefix)
+        held.release()
+        began = time.monotonic()
+        assert rig.stats().counts["active"] == 1, "the late claim took nothing"
+        rig.until_counts(done=2, active=0, within=5)
+        assert time.monotonic() - began < 2.0
+        assert [entry.job for entry in rig.ledger.ends(job)] == [job]
+        assert pool.lines("unknown_claims")
+        assert rig.stats().totals["fenced"] == 0
+        pool.stop()
+
+
+def test_waits_on_dead_connections_end_within_a_bound(serve: Serve, rig_on: RigOn) -> None:
+    """Half-open: no byte comes any more on what stands. Workers and the master's timer notice by themselves."""
+    server = serve()
+    rig = rig_on(server)
+    with Proxy(server.port) as proxy:
+        pool = rig.start("--socket-timeout", "500ms", n=1, BATCHQ_URL=proxy.url)
+        rig.enqueue("work")
+        rig.until_counts(done=1)
+        proxy.forget_all()
+        began = time.monotonic()
+        rig.enqueue("work")
+        rig.until_counts(done=2, within=15)
+        assert time.monotonic() - began < WAIT_S + OVERDUE_S + BRISK_S
+        # All waits stand on new connections: what comes now is heard at once, and on time.
+        began = time.monotonic()
+        rig.enqueue("work")
+        rig.until_counts(done=3)
+        assert time.monotonic() - began < 0.5
+        job = rig.enqueue("work", delay_ms=300)
+        due_ns = time.monotonic_ns() + 300_000_000
+        rig.until_counts(done=4)
+        assert (rig.ledger.starts(job)[0].at_ns - due_ns) / 1e6 < 300
+        pool.stop()
+
+
+def test_silent_server_is_noticed_by_an_idle_pool(serve: Serve, rig_on: RigOn) -> None:
+    """Nothing is refused and nothing answered: the outage is told, and its end."""
+    server = serve()
+    rig = rig_on(server)
+    with Proxy(server.port) as proxy:
+        pool = rig.start("--socket-timeout", "500ms", n=2, BATCHQ_URL=proxy.url)
+        proxy.silent = True
+        rig.until(lambda: pool.lines("store_unavailable"), "the outage is seen", within=1 + 2 * BRISK_S)
+        proxy.silent = False
+        rig.until(lambda: pool.lines("store_back"), "the end is seen", within=5)
+        rig.store.enqueue("default", [NewJob(new_id(), pack_row("work"))])
+        rig.until_counts(done=1)
+        assert len(pool.lines("store_unavailable")) == 1
+        pool.stop()
