@@ -69,13 +69,13 @@ def is_running(pid: int) -> bool:
 class Pool:
     """One `batchq start`: a master and its workers."""
 
-    def __init__(self, rig: Rig, args: Iterable[str], env: dict[str, str]) -> None:
+    def __init__(self, rig: Rig, args: Iterable[str], env: dict[str, str], before: Iterable[str] = ()) -> None:
         self._rig = rig
         self.log_path = rig.folder / f"pool-{len(rig.pools)}.log"
         self.args = list(args)
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "batchq", "start", "app:app", *self.args],
+                [*before, sys.executable, "-m", "batchq", "start", "app:app", *self.args],
                 cwd=rig.folder,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -186,9 +186,17 @@ class Rig:
             **more,
         }
 
-    def start(self, *args: str, n: int = 1, ready: bool = True, queue: str = "default", **env: str) -> Pool:
-        """Starts a pool and waits until its workers are registered on that queue."""
-        pool = Pool(self, ["-n", str(n), *args], self.env(**env))
+    def start(
+        self,
+        *args: str,
+        n: int = 1,
+        ready: bool = True,
+        queue: str = "default",
+        before: Iterable[str] = (),
+        **env: str,
+    ) -> Pool:
+        """Starts a pool and waits until its workers are registered on that queue. `before`: what starts it."""
+        pool = Pool(self, ["-n", str(n), *args], self.env(**env), before)
         self.pools.append(pool)
         return pool.wait_ready(n, queue) if ready else pool
 
