@@ -222,6 +222,8 @@ class Outage:
         self._lock = threading.Lock()
         #: Nothing is logged: somebody else speaks for this process.
         self.quiet = False
+        #: But for what the server says to this process alone: that it does not get in.
+        self.tells_refusals = False
         #: How many there were in this process.
         self.count = 0
         #: When it began, on the monotonic clock; None: there is none.
@@ -240,9 +242,8 @@ class Outage:
             self.count += 1
             self.spooled = 0
             self.refused = isinstance(error, Unreached) and error.refused
-        # What the server itself says stands in no other process's log.
         refused = isinstance(error, Unreached) and (error.denied or "max number of clients" in str(error))
-        if not self.quiet or refused:
+        if not self.quiet or (refused and self.tells_refusals):
             log.event("error", self._verbs[0], error=str(error), pid=os.getpid())
 
     def end(self) -> None:
@@ -394,7 +395,7 @@ class Links:
         """Fails at once while the server is away; each second one call asks whether it is back. Raises
         StoreUnavailable."""
         if monotonic() < self._probe_at:
-            self._give_up(self._last, False)
+            self._raise(self._last, False)
         self._probe_at = monotonic() + PROBE_EVERY_S
         until, link.until = link.until, monotonic() + PROBE_WAIT_S
         try:
@@ -413,9 +414,12 @@ class Links:
 
     def _give_up(self, error: Unreached, maybe: bool) -> NoReturn:
         self._last = error
-        self.outage.refused = error.refused
-        self._probe_at = max(self._probe_at, monotonic() + PROBE_EVERY_S / 2)
         self.outage.begin(error)
+        self.outage.refused = error.refused
+        self._probe_at = monotonic() + PROBE_EVERY_S
+        self._raise(error, maybe)
+
+    def _raise(self, error: Unreached, maybe: bool) -> NoReturn:
         if error.denied:
             raise StoreDenied(str(error)) from error
         away = StoreUnavailable(f"{error}; is the server up, and the url right?")
@@ -433,8 +437,9 @@ def _code(error: redis.ResponseError) -> str:
     return str(getattr(error, "status_code", None) or "") or str(error).split(" ", 1)[0]
 
 
-def raise_for(error: redis.ResponseError, where: str) -> NoReturn:
-    """What an error reply means for the caller. Raises Unreached for those that go by themselves."""
+def raise_for(error: redis.ResponseError, where: str, met_by: str = "") -> NoReturn:
+    """What an error reply means for the caller. Raises Unreached for those that go by themselves. `met_by`: the
+    command of a script that met it, where the server does not say so."""
     code = _code(error)
     text = str(error) if str(error).startswith(code) else f"{code} {error}"
     if code in _TRANSIENT:
@@ -446,9 +451,10 @@ def raise_for(error: redis.ResponseError, where: str) -> NoReturn:
         ) from error
     if code in _DENIED:
         raise Unreached(f"redis at {where}: {text}; check the user and password of the url", denied=True) from error
-    if code == "NOPERM" or isinstance(error, redis.exceptions.NoPermissionError) or "ACL failure" in text:
+    if code == "NOPERM" or "ACL failure in script" in text or "user executing the script can't" in text:
+        what = f"{text} (command {met_by})" if met_by and met_by not in text.lower() else text
         raise StoreDenied(
-            f"redis at {where} refuses: {text}; give the user of the url that right (docs/redis.md lists all)"
+            f"redis at {where} refuses: {what}; give the user of the url that right (docs/redis.md lists all)"
         ) from error
     if code == "WRONGTYPE" or "WRONGTYPE" in text:
         raise StoreCorrupt(f"redis at {where}: {text}; a key of this prefix was written by something else") from error

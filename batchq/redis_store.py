@@ -5,6 +5,7 @@ Keys and their types are listed in ARCHITECTURE.md. All knowledge of what a move
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -50,6 +51,10 @@ OVERDUE_S = 1.0
 OLDEST = (7, 0)
 
 _T = TypeVar("_T")
+
+#: What an error of a script ends with, and a command in its text.
+_AT_LINE = re.compile(r"script: ([0-9a-f]{40}), on @user_script:(\d+)")
+_CALL = re.compile(r"redis\.call\('(\w+)'")
 
 _CLOCK_WITH_OFFSET = """
 local function clock()
@@ -195,7 +200,8 @@ class RedisStore(Store):
 
     def be_patient(self, give_up: Callable[[], bool]) -> None:
         # The master speaks for its workers: an outage is one line, not one a process.
-        self._links.patience_s, self._links.give_up, self._links.outage.quiet = None, give_up, True
+        self._links.patience_s, self._links.give_up = None, give_up
+        self._links.outage.quiet = self._links.outage.tells_refusals = True
 
     def be_brisk(self) -> None:
         self._links.patience_s, self._links.outage.quiet = 0, True
@@ -245,11 +251,21 @@ class RedisStore(Store):
 
     def _raise_for(self, link: Link, reply: redis.ResponseError) -> NoReturn:
         try:
-            raise_for(reply, self._links.where)
+            raise_for(reply, self._links.where, self._met_by(str(reply)))
         except Unreached:
             # The address may lead to another server by now.
             link.close()
             raise
+
+    def _met_by(self, text: str) -> str:
+        """Which command of a script met an error, from the line that the error names."""
+        named = _AT_LINE.search(text)
+        script = next((one for one in self._scripts.values() if named and one.sha == named[1]), None)
+        if named is None or script is None:
+            return ""
+        lines = script.text.decode().splitlines()
+        call = _CALL.search(lines[int(named[2]) - 1]) if 0 < int(named[2]) <= len(lines) else None
+        return call[1].lower() if call else ""
 
     def _run(self, *commands: tuple[Arg, ...]) -> list[Reply]:
         """Commands that may be sent again as they are; what they write is no job's."""

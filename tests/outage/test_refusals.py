@@ -1,0 +1,253 @@
+"""A server that is there and says no: full, too many clients, a wrong password, a missing right, too old."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from batchq.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreVersion
+from batchq.job import NewJob, new_id, pack_row
+from batchq.lifecycle import COUNTED
+from batchq.redis_store import RedisStore
+from tests.faults.drive import check, drive
+from tests.faults.proxy import Proxy
+from tests.process.rig import Rig
+from tests.servers import Server
+
+Serve = Callable[..., Server]
+RigOn = Callable[[Server], Rig]
+
+DOCS = Path(__file__).parents[2] / "docs" / "redis.md"
+
+
+def a_job() -> NewJob:
+    return NewJob(new_id(), pack_row("work"))
+
+
+def documented_rights() -> list[str]:
+    """The rules of the ACL example in the docs, as ACL SETUSER takes them."""
+    [block] = re.findall(r"^user batchq (.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    return str(block).split()
+
+
+def url_of(server: Server, user: str) -> str:
+    return f"redis://{user}@127.0.0.1:{server.port}/0"
+
+
+# -- full ------------------------------------------------------------------------------------------------------------
+
+
+def test_full_server_refuses_new_jobs_and_the_pool_works_the_others_off(serve: Serve, rig_on: RigOn) -> None:
+    """maxmemory with noeviction: claims, outcomes, retries and promotions go on; no job stands in no state."""
+    server = serve("--maxmemory-policy", "noeviction")
+    rig = rig_on(server)
+    rig.enqueue_many("work", [()] * 50)
+    rig.enqueue_many("fails", [()] * 5)
+    rig.enqueue_many("work", [()] * 5, delay_ms=300)
+    server.client.config_set("maxmemory", 1)
+    with pytest.raises(StoreFull, match=r"maxmemory.*nothing was enqueued"):
+        rig.store.enqueue("default", [a_job()])
+    pool = rig.start(n=2)
+    rig.until_counts(done=55, dead=5, active=0, pending=0, delayed=0)
+    assert rig.stats().totals["retried"] == 10
+    assert not pool.lines("store_unavailable")
+    assert not pool.lines("store_failed")
+    server.client.config_set("maxmemory", 0)
+    rig.enqueue("work")
+    rig.until_counts(done=56)
+
+
+def test_every_move_but_enqueue_is_done_by_a_full_server(serve: Serve, prefix: str) -> None:
+    """Whatever stands in the scripts: memory is raised for the enqueues alone."""
+    server = serve("--maxmemory-policy", "noeviction")
+
+    class Tight(RedisStore):
+        """Has memory while it enqueues."""
+
+        def enqueue(self, *args: object, **kwargs: object) -> list[object]:  # type: ignore[override]
+            server.client.config_set("maxmemory", 0)
+            try:
+                return super().enqueue(*args, **kwargs)  # type: ignore[arg-type]
+            finally:
+                server.client.config_set("maxmemory", 1)
+
+    store = Tight(server.url, prefix=prefix)
+    drive(store)
+    check(store, "full")
+    store.close()
+
+
+# -- too many --------------------------------------------------------------------------------------------------------
+
+
+def test_pool_that_does_not_get_in_waits_and_says_so(serve: Serve, rig_on: RigOn) -> None:
+    """Max clients: the workers wait until there is room, and name the reason."""
+    server = serve("--maxclients", "12")
+    rig = rig_on(server)
+    rig.store.now_ms()
+    others: list[redis.Connection] = []
+    while True:
+        other = redis.Connection(port=server.port)
+        try:
+            other.connect()
+            other.send_command("PING")
+            other.read_response()
+        except redis.RedisError:
+            break
+        others.append(other)
+    # Room for the master alone.
+    for other in others[:2]:
+        other.disconnect()
+    pool = rig.start(n=2, ready=False)
+    rig.until(lambda: "max number of clients" in pool.log(), "the reason is told")
+    for other in others:
+        other.disconnect()
+    rig.enqueue("work")
+    rig.until_counts(done=1)
+    assert not pool.lines("worker_died")
+
+
+# -- who are you -----------------------------------------------------------------------------------------------------
+
+
+def test_wrong_password_is_told_at_once_and_not_shown(serve: Serve, prefix: str) -> None:
+    """No second try helps; the message says what to look at."""
+    server = serve()
+    server.client.config_set("requirepass", "right")
+    for url in (server.url, url_of(server, ":wrong-one")):
+        store = RedisStore(url, prefix=prefix, patience_s=5.0)
+        with pytest.raises(StoreDenied, match=r"user and password") as denied:
+            store.enqueue("mail", [a_job()])
+        assert "wrong-one" not in str(denied.value)
+        store.close()
+
+
+def test_documented_rights_are_enough_and_each_of_them_is_needed(serve: Serve, prefix: str) -> None:
+    """The ACL example of docs/redis.md: every move, every read and every wait is done with it."""
+    server = serve()
+    rights = documented_rights()
+    server.client.execute_command("ACL", "SETUSER", "batchq", *rights)
+    store = RedisStore(url_of(server, "batchq:change-me"), prefix="bq")
+    drive(store)
+    check(store, "with the least rights")
+    assert store.info().version == "unknown"
+    assert "INFO is forbidden" in store.warnings()[0]
+    store.publish("m1", {"id": "m1"}, 5000)
+    assert store.masters() == [{"id": "m1"}]
+    store.publish("m1", {}, 0)
+    for state in COUNTED:
+        page = store.jobs("mail", state, limit=1)
+        if page.cursor:
+            store.jobs("mail", state, cursor=page.cursor)
+    store.leases("mail")
+    store.queues()
+    waiter = store.wake_waiter(["mail"])
+    waiter.arm()
+    waiter.close()
+    store.close()
+
+
+def test_pool_runs_with_the_documented_rights(serve: Serve, rig_on: RigOn) -> None:
+    """From its start to its stop, under retries and delays, without one refusal."""
+    server = serve()
+    rig = rig_on(server)
+    rights = [f"~{rig.prefix}:*" if rule == "~bq:*" else rule for rule in documented_rights()]
+    server.client.execute_command("ACL", "SETUSER", "batchq", *rights)
+    rig.enqueue_many("work", [()] * 20)
+    rig.enqueue("fails")
+    rig.enqueue("work", delay_ms=200)
+    pool = rig.start(n=2, BATCHQ_URL=url_of(server, "batchq:change-me"))
+    rig.until_counts(done=21, dead=1)
+    assert pool.stop() == 0
+    assert "NOPERM" not in pool.log()
+    assert not pool.lines("store_failed")
+
+
+@pytest.mark.parametrize(
+    ("taken", "named"), [("-evalsha", "evalsha"), ("-script|load", "script"), ("-rpush", "rpush"), ("-hset", "hset")]
+)
+def test_missing_right_is_named(serve: Serve, taken: str, named: str) -> None:
+    """The message says which command is refused, also when a script meets it; nothing is half done."""
+    server = serve()
+    server.client.execute_command("ACL", "SETUSER", "batchq", *documented_rights(), taken)
+    store = RedisStore(url_of(server, "batchq:change-me"), prefix="bq")
+    with pytest.raises(StoreDenied, match=rf"(?i){named}.*docs/redis\.md"):
+        store.enqueue("mail", [a_job()])
+    store.close()
+
+
+def test_missing_key_right_is_named(serve: Serve) -> None:
+    """Another prefix than the rights allow."""
+    server = serve()
+    server.client.execute_command("ACL", "SETUSER", "batchq", *documented_rights())
+    store = RedisStore(url_of(server, "batchq:change-me"), prefix="other")
+    with pytest.raises(StoreDenied, match=r"(?i)\bkeys?\b"):
+        store.enqueue("mail", [a_job()])
+    store.close()
+
+
+def test_pool_with_a_wrong_password_does_not_start(serve: Serve, rig_on: RigOn) -> None:
+    """Exit code 4, and one line that says why."""
+    server = serve()
+    rig = rig_on(server)
+    server.client.config_set("requirepass", "right")
+    pool = rig.start(n=1, ready=False)
+    assert pool.wait() == 4
+    assert len(pool.lines("store_unavailable")) == 1
+    assert "password" in pool.lines("store_unavailable")[0]
+    rig.store.close()
+    redis.Redis(port=server.port, password="right").config_set("requirepass", "")
+
+
+# -- what the server is ----------------------------------------------------------------------------------------------
+
+
+def test_server_that_is_too_old_is_refused_with_its_version(serve: Serve, prefix: str, flavour: str) -> None:
+    """A server of version 6 would fail in the middle of a move."""
+    server = serve()
+    found = server.client.info("server")["redis_version"]
+    with Proxy(server.port) as proxy:
+        proxy.rewrite = (f"redis_version:{found}".encode(), f"redis_version:6{found[1:]}".encode())
+        store = RedisStore(proxy.url, prefix=prefix)
+        with pytest.raises(StoreVersion, match=rf"expected version 7\.0 or newer, found 6{re.escape(found[1:])}"):
+            store.info()
+        store.close()
+
+
+def test_master_warns_of_what_may_lose_jobs(serve: Serve, rig_on: RigOn) -> None:
+    """Eviction and missing persistence, once at its start."""
+    server = serve("--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru")
+    pool = rig_on(server).start(n=1)
+    warnings = "\n".join(pool.lines("store_warning"))
+    assert "maxmemory-policy is allkeys-lru" in warnings
+    assert "saves nothing" in warnings
+
+
+def test_server_that_is_set_well_brings_no_warning(serve: Serve, rig_on: RigOn) -> None:
+    """AOF and noeviction."""
+    server = serve("--appendonly", "yes", "--maxmemory-policy", "noeviction")
+    pool = rig_on(server).start(n=1)
+    assert not pool.lines("store_warning")
+
+
+def test_what_may_not_be_looked_at_is_a_note(serve: Serve, prefix: str) -> None:
+    """CONFIG is forbidden, INFO is not; then a server that has renamed CONFIG away."""
+    server = serve()
+    server.client.execute_command("ACL", "SETUSER", "batchq", *documented_rights(), "+info")
+    store = RedisStore(url_of(server, "batchq:change-me"), prefix="bq")
+    assert [note for note in store.warnings() if "CONFIG GET is forbidden" in note]
+    store.close()
+    renamed = serve("--rename-command", "CONFIG", "")
+    store = RedisStore(renamed.url, prefix=prefix)
+    assert [note for note in store.warnings() if "CONFIG GET is forbidden" in note]
+    store.close()
+
+
+def test_errors_of_the_store_are_one_family() -> None:
+    """A producer that catches StoreUnavailable also catches a refusal; one that catches StoreError catches all."""
+    assert issubclass(StoreDenied, StoreUnavailable)
+    assert issubclass(StoreFull, StoreError)

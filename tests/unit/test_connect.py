@@ -1,0 +1,270 @@
+"""The policy of connections: what is tried again, how long, and by whom."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from batchq import connect
+from batchq.connect import Dialer, Link, Links, Outage, Reply, Unreached, raise_for
+from batchq.errors import InternalError, StoreCorrupt, StoreDenied, StoreFull, StoreUnavailable
+from batchq.job import Claim, Completed, NewJob, Retried, pack_error, pack_row
+from batchq.lifecycle import State, Word
+from batchq.redis_store import RedisStore
+from tests.faults.proxy import Proxy
+from tests.servers import Server, free_port
+
+SOURCES = Path(connect.__file__).parent
+PING = [("PING",)]
+
+
+def ping(link: Link, again: bool) -> list[Reply]:
+    return link.ask(PING)
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """A url at which nobody listens."""
+    return f"redis://127.0.0.1:{free_port()}/0"
+
+
+def links_to(url: str, patience_s: float | None, socket_timeout_s: float = 5.0) -> Links:
+    return Links(Dialer(url, socket_timeout_s=socket_timeout_s), patience_s=patience_s)
+
+
+# -- one policy ------------------------------------------------------------------------------------------------------
+
+
+def test_waits_between_tries_are_made_in_one_module() -> None:
+    """tenacity is imported here and nowhere else, and redis-py's own retries are off."""
+    users = [path.name for path in SOURCES.rglob("*.py") if re.search(r"\btenacity\b", path.read_text())]
+    assert users == ["connect.py"]
+    retry = Dialer("redis://127.0.0.1:1", socket_timeout_s=1).dial().retry
+    assert retry.get_retries() == 0
+
+
+def test_no_job_retry_passes_through_the_policy(
+    redis_server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that fails until it is dead is moved by the delayed set alone: the connection is never tried again."""
+
+    def insist(*args: object, **kwargs: object) -> list[Reply]:
+        raise AssertionError("the policy of connections was asked")
+
+    monkeypatch.setattr(Links, "_insist", insist)
+    store = RedisStore(redis_server.url, prefix=prefix)
+    store.register("mail", "w", 15_000)
+    store.enqueue("mail", [NewJob("j", pack_row("send"))])
+    for attempt in range(1, 4):
+        claims: tuple[Claim, ...] = ()
+        while not claims:
+            # Due in the next millisecond.
+            claims = store.claim("mail", "w", 1, 0).claims
+        [claim] = claims
+        assert claim.attempt == attempt
+        failed = Retried(claim, 0, 3, pack_error("ValueError", "no", attempt=attempt, at_ms=1))
+        assert store.retry("mail", "w", [failed]) == [Word.OK if attempt < 3 else Word.DEAD]
+    job = store.get("mail", "j")
+    assert job is not None
+    assert job.state is State.DEAD
+    store.close()
+
+
+def test_calls_wait_for_a_server_that_is_away_until_they_are_told_not_to(nowhere: str) -> None:
+    """Workers: for ever, in growing steps, and no longer than they are wanted."""
+    links = links_to(nowhere, None)
+    began, tries = time.monotonic(), 0
+    links.give_up = lambda: time.monotonic() - began > 0.5
+
+    def exchange(link: Link, again: bool) -> list[Reply]:
+        nonlocal tries
+        assert again is (tries > 0)
+        tries += 1
+        return ping(link, again)
+
+    with pytest.raises(StoreUnavailable, match="is the server up"):
+        links.run(exchange)
+    assert 0.5 < time.monotonic() - began < 1.5
+    assert 3 < tries < 60
+
+
+@pytest.mark.parametrize("patience_s", [0.2, 0.5])
+def test_patience_bounds_a_call_to_a_server_that_refuses(nowhere: str, patience_s: float) -> None:
+    """Producers."""
+    links = links_to(nowhere, patience_s)
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable) as away:
+        links.run(ping)
+    assert time.monotonic() - began < patience_s + 0.1
+    assert away.value.maybe is False
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_patience_bounds_a_call_to_a_server_that_is_silent(redis_server: Server, opened: bool) -> None:
+    """Less than the socket's own time-out; what was sent may have been done."""
+    with Proxy(redis_server.port) as proxy:
+        links = links_to(proxy.url, 0.3)
+        if opened:
+            links.run(ping)
+        proxy.silent = True
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable) as away:
+            links.run(ping)
+        assert 0.25 < time.monotonic() - began < 0.6
+        # The handshake of a new connection says nothing about the call.
+        assert away.value.maybe is opened
+        links.forget()
+
+
+def test_brisk_call_is_tried_once_but_for_a_connection_that_was_old(redis_server: Server, nowhere: str) -> None:
+    """A master: no waits; that the server has closed an idle connection is no outage."""
+    links = links_to(nowhere, 0)
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        links.run(ping)
+    assert time.monotonic() - began < 0.2
+    with Proxy(redis_server.port) as proxy:
+        links = links_to(proxy.url, 0)
+        links.run(ping)
+        proxy.cut_all()
+        assert links.run(ping) == [b"PONG"]
+        assert links.outage.count == 0
+        links.forget()
+
+
+def test_call_whose_outcome_is_unknown_ends_its_lane(redis_server: Server) -> None:
+    """What comes after it must not be taken for it, nor it for what comes after."""
+    with Proxy(redis_server.port) as proxy:
+        links = links_to(proxy.url, 0.2)
+        lanes: list[str] = []
+
+        def exchange(link: Link, again: bool) -> list[Reply]:
+            lanes.append(link.lane)
+            return link.ask(PING)
+
+        links.run(exchange)
+        links.run(exchange)
+        assert lanes[0] == lanes[1], "a lane is kept while all goes well: each costs a key"
+        proxy.silent = True
+        with pytest.raises(StoreUnavailable):
+            links.run(exchange)
+        proxy.silent = False
+        links.run(exchange)
+        assert set(lanes[:-1]) == {lanes[0]}
+        assert lanes[-1] != lanes[0]
+        links.forget()
+
+
+# -- the circuit -----------------------------------------------------------------------------------------------------
+
+
+def test_calls_that_fail_fast_take_no_time_while_the_server_is_away(redis_server: Server) -> None:
+    """The first failure takes the patience; then one call a second asks, for a quarter of a second at most."""
+    with Proxy(redis_server.port) as proxy:
+        links = links_to(proxy.url, 0.4)
+        links.fails_fast = True
+        links.run(ping)
+        proxy.silent = True
+        took: list[float] = []
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                links.run(ping)
+            took.append(time.monotonic() - began)
+            time.sleep(0.002)
+        assert 0.35 < took[0] < 0.6
+        slow = [t for t in took[1:] if t > 0.05]
+        assert 1 <= len(slow) <= 3
+        assert max(slow) < connect.PROBE_WAIT_S + 0.1
+        proxy.silent = False
+        deadline = time.monotonic() + 3
+        while links.outage.since is not None:
+            assert time.monotonic() < deadline, "nobody noticed that it is back"
+            try:
+                links.run(ping)
+            except StoreUnavailable:
+                time.sleep(0.01)
+        assert links.outage.count == 1
+        links.forget()
+
+
+# -- what is said ----------------------------------------------------------------------------------------------------
+
+
+def test_outage_is_a_line_when_it_begins_and_one_when_it_ends(
+    nowhere: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many calls fail; the end tells how long it was and what was spooled."""
+    monkeypatch.setattr(logging.getLogger("batchq"), "propagate", True)
+    links = links_to(nowhere, 0.05)
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable):
+            links.run(ping)
+    links.outage.spooled += 3
+    links.outage.end()
+    links.outage.end()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert lines[0].startswith("store_unavailable error=")
+    assert re.fullmatch(r"store_back store=127\.0\.0\.1:\d+ after_ms=\d+ spooled=3 outages=1", lines[1])
+
+
+def test_read_does_not_end_an_outage_of_writes() -> None:
+    """READONLY: the server answers, and takes nothing."""
+    outage = Outage("here")
+    outage.quiet = True
+    outage.begin(Unreached("READONLY", refused=True))
+    assert outage.refused
+    outage.end()
+    outage.begin(Unreached("refused"))
+    assert not outage.refused
+    assert outage.count == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("LOADING Redis is loading the dataset in memory", Unreached, "LOADING"),
+        ("READONLY You can't write against a read only replica.", Unreached, "READONLY"),
+        ("BUSY Redis is busy running a script.", Unreached, "BUSY"),
+        ("MISCONF Errors writing to the AOF file", Unreached, "MISCONF"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", StoreFull, "maxmemory"),
+        ("NOAUTH Authentication required.", Unreached, "user and password"),
+        ("NOPERM User x has no permissions to run the 'evalsha' command", StoreDenied, "evalsha"),
+        ("WRONGTYPE Operation against a key", StoreCorrupt, "WRONGTYPE"),
+        ("ERR unknown command", InternalError, "unknown command"),
+    ],
+)
+def test_error_replies_say_what_to_do(text: str, kind: type[Exception], said: str) -> None:
+    """Each class of reply has one meaning, also where redis-py takes the code out of the text."""
+    from redis._parsers.base import BaseParser
+
+    for error in (redis.ResponseError(text), BaseParser.parse_error(text)):
+        with pytest.raises(kind, match=re.escape(said)):
+            raise_for(error, "here:6379")  # type: ignore[arg-type]
+
+
+def test_settling_again_after_an_unknown_outcome_is_not_fenced(redis_server: Server, prefix: str) -> None:
+    """A call that was given up may have been done: the next one of that worker says so."""
+    with Proxy(redis_server.port) as proxy:
+        store = RedisStore(proxy.url, prefix=prefix, patience_s=0.2)
+        store.register("mail", "w", 15_000)
+        store.enqueue("mail", [NewJob("first", pack_row("send")), NewJob("j", pack_row("send"))])
+        [first, claim] = store.claim("mail", "w", 2, 0).claims
+        # The script is loaded now: what is held is done when it arrives.
+        store.complete("mail", "w", [Completed(first)])
+        held = proxy.hold(lambda frame, number: b"EVALSHA" in frame)
+        done = [Completed(claim)]
+        with pytest.raises(StoreUnavailable):
+            store.complete("mail", "w", done)
+        held.release()
+        assert store.complete("mail", "w", done) == [Word.SETTLED]
+        assert store.complete("mail", "w", done) == [Word.STALE]
+        assert store.stats("mail").totals["fenced"] == 1
+        store.close()
