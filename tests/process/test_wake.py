@@ -29,17 +29,24 @@ def test_idle_workers_pick_up_each_job_at_once(rig: Rig) -> None:
     rig.app(APP)
     rig.start(n=4)
     rng = random.Random(20)
+    calls: dict[str, int] = {}
     accepted: dict[str, int] = {}
     for _ in range(300):
         # The gap is the input here, not a wait for something.
         time.sleep(rng.random() * 0.012)
+        called = time.monotonic_ns()
         job = rig.enqueue("tick")
         accepted[job] = time.monotonic_ns()
+        calls[job] = called
     rig.until_counts(done=300)
     began = {entry.job: entry.at_ns for entry in rig.ledger.starts()}
     late_ms = sorted(max(0, began[job] - at) / 1e6 for job, at in accepted.items())
     median, last = statistics.median(late_ms), late_ms[-1]
-    print(f"{rig.kind}: pickup median {median:.2f} ms, p99 {late_ms[296]:.2f} ms, last {last:.2f} ms")
+    whole_ms = statistics.median((began[job] - at) / 1e6 for job, at in calls.items())
+    print(
+        f"{rig.kind}: pickup after the enqueue has returned: median {median:.2f} ms, p99 {late_ms[296]:.2f} ms, "
+        f"last {last:.2f} ms; after its call: median {whole_ms:.2f} ms"
+    )
     assert median < 20
     assert last < 1000
 
@@ -97,10 +104,11 @@ def cpu_s(pid: int) -> float:
 
 
 def test_idle_pool_costs_next_to_nothing(rig: Rig) -> None:
-    """Eight idle workers for four seconds: few commands, hardly any CPU, in the master as in the workers."""
+    """Eight idle workers for some seconds: few commands, hardly any CPU, in the master as in the workers."""
     rig.app(APP)
     pool = rig.start(n=8)
-    seconds = 4.0
+    # Longer than an idle worker of that store waits before it looks by itself.
+    seconds = rig.store.traits.idle_wait_s + 1
     pids = [pool.pid, *pool.workers()]
     monitor = None if rig.kind == "spool" else Monitor(rig.url)
     before = [cpu_s(pid) for pid in pids]
