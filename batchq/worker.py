@@ -302,10 +302,10 @@ class Worker:
         self._ordered = scoreboard.NOTHING
         self._limit_ms = ready.timeout_ms
         started = monotonic_ns()
-        number = self._slot.begin(ready.claim, ready.spec.name, started, ready.timeout_ms)
 
         def enter() -> None:
-            self._open_run = number
+            # As late as can be: what is killed behind this mark and before the handler's first line is charged for it.
+            self._open_run = number = self._slot.begin(ready.claim, ready.spec.name, started, ready.timeout_ms)
             if self._early_run == number:
                 self._obey(number)
 
