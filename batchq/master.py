@@ -29,15 +29,16 @@ from batchq.clock import SYSTEM, monotonic_ns
 from batchq.config import Settings
 from batchq.errors import BatchqError, ConfigError, StoreError, StoreUnavailable
 from batchq.job import Claim, random_name
+from batchq.leavings import clear_away
 from batchq.lifecycle import Word
-from batchq.parent import die_with, reap_child
+from batchq.parent import birth_of, die_with, reap_child
 from batchq.pidfile import PidFile
 from batchq.recycle import rss_bytes
 from batchq.runner import Runner
-from batchq.scoreboard import Run, Scoreboard, Slot
+from batchq.scoreboard import Owner, Run, Scoreboard, Slot
 from batchq.store import PROMOTE_LIMIT, Waiter
 from batchq.stores import open_store
-from batchq.sweeps import Death, LeaseWatch, expire, reap_lost, reap_own
+from batchq.sweeps import Death, LeaseWatch, expire, reap_left, reap_lost, reap_own
 from batchq.worker import BROKEN, ORDER_SIGNAL, UNSETTLED, Worker, boot_id, drain
 
 Burst = Literal["all", "ready"]
@@ -121,7 +122,6 @@ class Master:
         self._names = [name for name, _ in self._queues]
         self._burst = burst
         self._want = settings.processes
-        self._board = Scoreboard()
         self._children: dict[int, Child] = {}
         self._unreaped: list[Unreaped] = []
         self._signals: list[int] = []
@@ -148,16 +148,32 @@ class Master:
     # -- life
 
     def run(self) -> int:
-        if self._pid_file is not None:
-            self._pid_file.take()
-        self._store = open_store(self._settings.store_url, self._settings)
-        self._store.be_brisk()
+        mine = False
         try:
-            return self._run()
+            self._take_board()
+            mine = True
+            self._store = open_store(self._settings.store_url, self._settings)
+            self._store.be_brisk()
+            try:
+                return self._run()
+            finally:
+                self._store.close()
         finally:
-            self._store.close()
             if self._pid_file is not None:
-                self._pid_file.remove()
+                # What could not be given back is the next start's.
+                self._pid_file.remove(board=mine and not self._unreaped)
+
+    def _take_board(self) -> None:
+        """The pid file's lock, and the scoreboard beside it with what a killed master left there."""
+        self._me = Owner(self._pid, birth_of(self._pid), os.getsid(0), boot_id())
+        if self._pid_file is None:
+            self._board = Scoreboard()
+            return
+        self._pid_file.take()
+        where = self._pid_file.board
+        self._board = Scoreboard.at(where)
+        death = Death("lost", "its master was killed")
+        self._unreaped = [Unreaped(left.worker, death, left.run) for left in clear_away(self._board, self._me, where)]
 
     def _run(self) -> int:
         if not self._store.traits.shared:
@@ -170,9 +186,11 @@ class Master:
             warnings = self._store.warnings()
             for queue in self._names:
                 self._store.promote(queue)
+            self._reap()
         except StoreUnavailable as error:
             log.event("error", "store_unavailable", error=str(error))
             return NO_STORE
+        self._board.own(self._me)
         # What the app's module used while it was loaded stays on this side of the forks.
         self._app.close()
         self._selector = selectors.DefaultSelector()
@@ -356,6 +374,7 @@ class Master:
         code = BROKEN
         try:
             signal.set_wakeup_fd(-1)
+            slot.be(os.getpid(), birth_of(os.getpid()))
             with contextlib.suppress(OSError):
                 os.setpgid(0, 0)
             die_with(self._life_r, self._life_w, parent=self._pid)
@@ -446,10 +465,15 @@ class Master:
             def ran(claim: Claim, run: Run | None = dead.run) -> bool:
                 return run is not None and run.under_way and run.is_of(claim)
 
-            counted = reap_own(
-                self._store, self._names, dead.worker, dead.death, ran, self._runner.terms, self._settings.max_crashes
-            )
+            terms, settings = self._runner.terms, self._settings
+            if dead.death.cause == "lost":
+                queues = sorted({*self._names, *self._store.queues()})
+                counted = reap_left(self._store, queues, dead.worker, ran, terms, settings.max_lost)
+            else:
+                counted = reap_own(self._store, self._names, dead.worker, dead.death, ran, terms, settings.max_crashes)
             self._unreaped.pop(0)
+            if counted["lost"]:
+                log.event("warning", "reaped_lost", worker=dead.worker, jobs=counted["lost"], why=dead.death.text)
             if counted["released"]:
                 log.event("info", "released", worker=dead.worker, jobs=counted["released"], why=dead.death.text)
         self._timers.sweep = 0.0

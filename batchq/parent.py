@@ -11,6 +11,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
+
+import psutil
 
 _PR_SET_PDEATHSIG = 1
 
@@ -26,6 +29,23 @@ def die_with(life_r: int, life_w: int, *, parent: int) -> None:
     # The parent may have died before the call above.
     if os.getppid() != parent:
         os._exit(70)
+
+
+def birth_of(pid: int) -> int:
+    """When that process began, in a unit of the system's: with its pid it names a process until the next boot. 0 where
+    there is none, or only a zombie."""
+    if sys.platform == "linux":
+        try:
+            # The name, in parentheses, may hold anything.
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            return 0
+        return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+    try:
+        process = psutil.Process(pid)
+        return 0 if process.status() == psutil.STATUS_ZOMBIE else int(process.create_time() * 1e6)
+    except psutil.Error:
+        return 0
 
 
 def _watch(life_r: int) -> None:

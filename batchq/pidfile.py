@@ -15,6 +15,8 @@ class PidFile:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
+        #: The scoreboard's place.
+        self.board = f"{path}.board"
         self._fd: int | None = None
 
     def take(self) -> None:
@@ -41,9 +43,12 @@ class PidFile:
             os.close(self._fd)
             self._fd = None
 
-    def remove(self) -> None:
-        """At the end. The file goes before the lock: nobody finds it unlocked."""
+    def remove(self, *, board: bool = True) -> None:
+        """At the end. The files go before the lock: nobody finds them unlocked. `board`: that of the scoreboard too."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
+            if board:
+                with contextlib.suppress(OSError):
+                    os.unlink(self.board)
             self.let_go()

@@ -1,5 +1,8 @@
 """Shared memory between a master and its workers: who runs what, since when. One writer a part, no lock.
 
+It is a file: beside the pid file, so that the next start finds what a killed master left; without a pid file one that
+has no name. Its descriptor can be handed over an exec. A header names the master, slots follow.
+
 A slot has two parts: what the worker writes (who it is, the job under way) and the one order that the master writes.
 The worker writes the start of a run before the handler begins, with a sequence number in front and behind; where they
 differ after a kill, the write was cut off.
@@ -7,16 +10,26 @@ differ after a kill, the write was cut off.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 import struct
-from typing import NamedTuple
+import tempfile
+from typing import NamedTuple, Self
 
+from batchq.errors import ConfigError
 from batchq.job import Claim
 
-#: Bytes of one slot.
-SLOT = 1024
-#: Room for workers.
-MOST = 256
+#: What a board begins with. The last two digits are the version of the layout: of header and slots.
+MAGIC = b"batchq01"
+#: Bytes of the header, and of one slot.
+HEADER, SLOT = 4096, 1024
+#: Room for workers: twice as many as a pool has, for while a reload replaces them.
+MOST = 512
+
+_HEAD = struct.Struct("<8sIIQQQ40p")
+_QUIET = struct.Struct("<B")
+_AT_QUIET = 256
 
 _WHO = struct.Struct("<128p")
 _COUNTS = struct.Struct("<BQ")
@@ -24,11 +37,12 @@ _RUN = struct.Struct("<QBQQQ65p201p121pQ")
 _OVER = struct.Struct("<B")
 _ORDER = struct.Struct("<QB")
 _HEARD = struct.Struct("<Q")
-_AT_WHO, _AT_COUNTS, _AT_RUN, _AT_ORDER, _AT_HEARD = 0, 128, 160, 800, 832
+_PROCESS = struct.Struct("<IQ")
+_AT_WHO, _AT_COUNTS, _AT_PROCESS, _AT_RUN, _AT_ORDER, _AT_HEARD = 0, 128, 144, 160, 800, 832
 
 #: What a worker does.
-BOOTING, IDLE, BUSY, STOPPING = range(4)
-STATES = ("booting", "idle", "busy", "stopping")
+BOOTING, IDLE, BUSY, STOPPING, QUIET = range(5)
+STATES = ("booting", "idle", "busy", "stopping", "quiet")
 
 #: What the master can order for one run.
 NOTHING, TIMED_OUT, CANCEL, INTERRUPT = range(4)
@@ -56,14 +70,94 @@ class Run(NamedTuple):
         return (self.queue, self.id, self.token) == (claim.queue, claim.id, claim.token)
 
 
-class Scoreboard:
-    """All slots. Made by the master before it forks; anonymous memory that children share."""
+class Owner(NamedTuple):
+    """The master of a board."""
 
-    def __init__(self, slots: int = MOST) -> None:
-        self._memory = mmap.mmap(-1, SLOT * slots)
+    pid: int
+    #: When that process began, by the system: see `parent.birth_of`.
+    birth: int
+    #: Its session: that of the workers and of what they start as well.
+    session: int
+    #: Names the run of the host's kernel, in which pids and births mean something.
+    boot: str
+
+
+class Scoreboard:
+    """All slots. Made by the master before it forks; children share the memory."""
+
+    def __init__(self, slots: int = MOST, *, fd: int | None = None) -> None:
+        """`fd`: a file of the right size, whose content stays."""
+        size = HEADER + SLOT * slots
+        if fd is None:
+            fd = unnamed_file("board")
+            # Room is taken now: a write into a hole on a full disk would kill the process.
+            os.posix_fallocate(fd, 0, size) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, size)
+        self.fd = fd
+        self.slots = slots
+        self._memory = mmap.mmap(fd, size)
+
+    @classmethod
+    def at(cls, path: str) -> Self:
+        """The board in that file, made where there is none. What is no board of this layout is wiped.
+
+        Raises ConfigError where it can't be opened, is another user's, or finds no room.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                if os.fstat(fd).st_uid != os.geteuid():
+                    raise PermissionError(1, "it belongs to another user")
+                os.fchmod(fd, 0o600)
+                size = HEADER + SLOT * MOST
+                known = os.pread(fd, len(MAGIC), 0) == MAGIC and os.fstat(fd).st_size == size
+                if not known:
+                    os.ftruncate(fd, 0)
+                    os.posix_fallocate(fd, 0, size) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, size)
+                return cls(fd=fd)
+            except BaseException:
+                os.close(fd)
+                raise
+        except OSError as error:
+            raise ConfigError(
+                f"pid_file: the scoreboard {path} beside it can't be opened ({error.strerror}); "
+                "name another path, or move that file away"
+            ) from None
+
+    def own(self, owner: Owner) -> None:
+        """This master's from now on, and empty."""
+        self._memory[:] = bytes(len(self._memory))
+        _HEAD.pack_into(
+            self._memory, 0, MAGIC, self.slots, SLOT, owner.pid, owner.birth, owner.session, owner.boot.encode()
+        )
+
+    @property
+    def owner(self) -> Owner | None:
+        """Whose it is; None of an empty one."""
+        magic, _, _, pid, birth, session, boot = _HEAD.unpack_from(self._memory, 0)
+        return Owner(pid, birth, session, boot.decode(errors="replace")) if magic == MAGIC else None
+
+    @property
+    def quiet(self) -> bool:
+        """Workers claim nothing more."""
+        return bool(_QUIET.unpack_from(self._memory, _AT_QUIET)[0])
+
+    @quiet.setter
+    def quiet(self, value: bool) -> None:
+        _QUIET.pack_into(self._memory, _AT_QUIET, value)
 
     def slot(self, number: int) -> Slot:
-        return Slot(self._memory, number * SLOT)
+        return Slot(self._memory, HEADER + number * SLOT)
+
+
+def unnamed_file(name: str) -> int:
+    """The descriptor of a file that has no name and goes with the last one who holds it. Closed by an exec."""
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):
+            return os.memfd_create(f"batchq-{name}", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        fd = os.dup(file.fileno())
+        os.set_inheritable(fd, False)
+        return fd
 
 
 class Slot:
@@ -75,6 +169,10 @@ class Slot:
         self._sequence = 0
 
     # -- the worker writes
+
+    def be(self, pid: int, birth: int) -> None:
+        """The process that writes here: the first that a worker says."""
+        _PROCESS.pack_into(self._memory, self._at + _AT_PROCESS, pid, birth)
 
     def enter(self, worker: str) -> None:
         """Says who writes here from now on: before the id is known to any store."""
@@ -131,6 +229,17 @@ class Slot:
         self._memory[self._at : self._at + SLOT] = bytes(SLOT)
 
     # -- anyone reads
+
+    @property
+    def pool_is_quiet(self) -> bool:
+        """The master wants nothing to be claimed."""
+        return bool(_QUIET.unpack_from(self._memory, _AT_QUIET)[0])
+
+    @property
+    def process(self) -> tuple[int, int]:
+        """(pid, birth) of the worker; (0, 0) where there is none."""
+        pid, birth = _PROCESS.unpack_from(self._memory, self._at + _AT_PROCESS)
+        return pid, birth
 
     @property
     def worker(self) -> str:
