@@ -47,6 +47,7 @@ from batchq.registry import (
 from batchq.store import MAX_BYTES, MAX_JOBS, Store
 
 if TYPE_CHECKING:
+    from batchq.fallback import Fallback
     from batchq.testing import Harness
 
 Hook = TypeVar("Hook", bound=Callable[[], object])
@@ -70,11 +71,17 @@ class App:
         self.worker_stop_hooks: list[Callable[[], object]] = []
         #: Called with each job that reaches the morgue.
         self.dead_hooks: list[Callable[[Job], object]] = []
+        if "fallback" in settings:
+            # None reads better where there is none.
+            settings["fallback"] = settings["fallback"] if settings["fallback"] is not None else False
         self._code = settings if url is None else {**settings, "url": url}
         config.check_code(self._code)
         self._flags: Mapping[str, object] = {}
         self._settings: config.Settings | None = None
         self._store: Store | None = None
+        #: Takes the jobs that the store can't take, where there is one.
+        self._fallback: Fallback | None = None
+        self._forking: Fallback | None = None
         self._opened_ms = 0
         self._lock = threading.RLock()
         self._harness: Harness | None = None
@@ -119,10 +126,13 @@ class App:
             return store
         with self._lock:
             if self._store is None:
-                from batchq.stores import open_store
+                from batchq.stores import open_fallback, open_store
 
-                self._store = open_store(self.settings.store_url, self.settings)
+                opened = open_store(self.settings.store_url, self.settings)
+                self._fallback = open_fallback(opened, self.settings)
                 self._opened_ms = self.clock.now_us() // 1000
+                # Last: other threads look at it without the lock.
+                self._store = opened
             return self._store
 
     @property
@@ -140,7 +150,7 @@ class App:
     def close(self) -> None:
         """Closes the store. The next use opens it again."""
         with self._lock:
-            store, self._store = self._store, None
+            store, self._store, self._fallback = self._store, None, None
         if store is not None:
             store.close()
 
@@ -279,8 +289,12 @@ class App:
         return ms
 
     def send(self, queue: str, jobs: Sequence[NewJob]) -> tuple[list[bool], bool]:
-        """Hands jobs to the store: which of them are new, and whether they went to the fallback spool."""
-        words = self.store.enqueue(queue, jobs)
+        """Hands at most one step of jobs to the store: which of them are new, and whether they went to the fallback
+        spool, where nobody knows yet."""
+        store = self.store
+        words = store.enqueue(queue, jobs) if self._fallback is None else self._fallback.enqueue(queue, jobs)
+        if words is None:
+            return [True] * len(jobs), True
         created = [word is not Word.KNOWN for word in words]
         if not all(created):
             _check_known(queue, jobs, created)
@@ -409,23 +423,32 @@ class App:
         from batchq.testing import Harness
 
         with self._lock:
-            before = self._store, self._harness
+            before = self._store, self._harness, self._fallback
             harness = Harness(self, inline=inline)
-            self._store, self._harness = harness.store, harness
+            self._store, self._harness, self._fallback = harness.store, harness, None
         try:
             yield harness
         finally:
             harness.close()
             with self._lock:
-                self._store, self._harness = before
+                self._store, self._harness, self._fallback = before
 
     # -- forks ----------------------------------------------------------------------------------------------------
 
     def _before_fork(self) -> None:
+        if self._fallback is not None:
+            self._fallback.before_fork()
+            self._forking = self._fallback
         if self._store is not None:
             self._store.before_fork()
 
+    def _after_fork_in_parent(self) -> None:
+        forking, self._forking = self._forking, None
+        if forking is not None:
+            forking.after_fork()
+
     def _after_fork(self) -> None:
+        self._after_fork_in_parent()
         # Another thread may have held it; in the child there is no such thread.
         self._lock = threading.RLock()
         if self._store is not None:
@@ -471,5 +494,6 @@ def _each(step: Callable[[App], None]) -> None:
 # Producers fork too: gunicorn, multiprocessing. The master calls the same on the stores that it opens itself.
 os.register_at_fork(
     before=lambda: _each(App._before_fork),
+    after_in_parent=lambda: _each(App._after_fork_in_parent),
     after_in_child=lambda: _each(App._after_fork),
 )

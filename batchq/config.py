@@ -127,6 +127,10 @@ class Settings:
     log_level: str = _setting("info", Choice(("debug", "info", "warning", "error")))
     #: The file spool: the store where there is no url.
     spool: str = _setting("", Text(_PATH, "path", "a directory", path=True))
+    #: Jobs that the store can't take wait in the spool of this host until it is back.
+    fallback: bool = _setting(True, Flag())
+    #: Also where the spool does not outlive this machine or container.
+    fallback_ephemeral: bool = _setting(False, Flag())
     #: What a power cut may take from the spool: power (finishes), strict (nothing), process (the tail).
     durability: Literal["power", "strict", "process"] = _setting("power", Choice(("power", "strict", "process")))
     #: The master's pid file; scoreboard and control socket stand beside it.
@@ -281,6 +285,34 @@ def check_code(values: Mapping[str, object]) -> None:
 _NOT_OURS = re.compile(
     r"BATCHQ__\w*|BATCHQ_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
 )
+
+
+_OWN = "BATCHQ__"
+
+
+def own(name: str) -> str:
+    """The variable by which one process of this program tells another."""
+    return _OWN + name
+
+
+def take_own(name: str) -> str | None:
+    """What such a variable says to this process, which keeps it from those that it starts."""
+    return os.environ.pop(own(name), None)
+
+
+def environment() -> dict[str, str]:
+    """All variables as they are now, without those of `own`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith((own("HANDOVER"), own("CHECK")))}
+
+
+def working_folder() -> str:
+    """The current folder, by the name under which the shell entered it where that still leads there."""
+    here = os.getcwd()
+    named = os.environ.get("PWD") or here
+    try:
+        return named if os.path.isabs(named) and os.path.samefile(named, here) else here
+    except OSError:
+        return here
 
 
 def _environment(environ: Mapping[str, str]) -> _Source:

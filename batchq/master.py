@@ -37,7 +37,7 @@ from batchq.recycle import rss_bytes
 from batchq.runner import Runner
 from batchq.scoreboard import Owner, Run, Scoreboard, Slot
 from batchq.store import PROMOTE_LIMIT, Waiter
-from batchq.stores import open_store
+from batchq.stores import attach_inbox, open_store
 from batchq.sweeps import Death, LeaseWatch, expire, reap_left, reap_lost, reap_own
 from batchq.worker import BROKEN, ORDER_SIGNAL, UNSETTLED, Worker, boot_id, drain
 
@@ -154,6 +154,7 @@ class Master:
             mine = True
             self._store = open_store(self._settings.store_url, self._settings)
             self._store.be_brisk()
+            attach_inbox(self._store, self._settings)
             try:
                 return self._run()
             finally:

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import orjson
 import redis
@@ -39,7 +39,7 @@ from batchq.job import (
 )
 from batchq.lifecycle import TOTALS, State, Word
 from batchq.scripts import Arg, Keys, Script, call, load
-from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Limits, Store, StoreInfo, Traits, Waiter
+from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Ingested, Limits, Store, StoreInfo, Traits, Waiter
 
 #: The seconds that one blocking wait lasts at the server; a worker looks by itself after it.
 WAIT_S = 5
@@ -49,6 +49,9 @@ UNSURE_WAIT_S = 1
 OVERDUE_S = 1.0
 #: The oldest server that has all that the scripts use (writes after TIME, SMISMEMBER, LPOP with a count).
 OLDEST = (7, 0)
+
+#: Names of one place.
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _T = TypeVar("_T")
 
@@ -169,6 +172,20 @@ def _claims(queue: str, flat: Sequence[Any]) -> tuple[Claim, ...]:
     return tuple(out)
 
 
+class Parcelled(NamedTuple):
+    """One call of jobs that waited in a spool."""
+
+    queue: str
+    jobs: Sequence[NewJob]
+    mark: Mark
+
+
+class Inbox(Protocol):
+    """Where jobs for this store may lie meanwhile."""
+
+    def sweep(self) -> Ingested: ...
+
+
 class RedisStore(Store):
     """Jobs in Redis (7.0 or newer) or Valkey.
 
@@ -197,6 +214,8 @@ class RedisStore(Store):
         self._announced: dict[str, float] = {}
         #: (queue, worker) of settlings whose answer was lost for good: they may have been done.
         self._unsure: set[tuple[str, str]] = set()
+        #: What `sweep_inbox` takes from: the spool of this host, where it is used as a fallback.
+        self.inbox: Inbox | None = None
 
     def be_patient(self, give_up: Callable[[], bool]) -> None:
         # The master speaks for its workers: an outage is one line, not one a process.
@@ -219,7 +238,9 @@ class RedisStore(Store):
     @property
     def destination(self) -> str:
         """What tells this store from others: server, database and prefix. Holds no password."""
-        return f"{self._links.where}/{self._dialer.db} {self._keys.prefix}"
+        host, colon, port = self._links.where.rpartition(":")
+        where = f"localhost{colon}{port}" if host in _LOOPBACK else self._links.where
+        return f"{where}/{self._dialer.db} {self._keys.prefix}"
 
     # -- the way of a call -----------------------------------------------------------------------------------------
 
@@ -236,17 +257,25 @@ class RedisStore(Store):
 
     def _ask(self, link: Link, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
         """Sends commands; those that answered NOSCRIPT are sent again, in order, with their scripts."""
+        replies: list[Reply] = []
+        for reply in self._ask_all(link, commands):
+            if isinstance(reply, redis.ResponseError):
+                self._raise_for(link, reply)
+            replies.append(reply)
+        return replies
+
+    def _ask_all(self, link: Link, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
+        """The same, with error replies in their places."""
         replies = link.ask(commands)
         missing = [i for i, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)]
         if missing:
-            by_sha = {script.sha: script for script in self._scripts.values()}
-            loads = [("SCRIPT", "LOAD", by_sha[str(commands[i][1])].text) for i in missing]
-            fresh = link.ask([*loads, *(commands[i] for i in missing)])
-            for i, loaded, reply in zip(missing, fresh, fresh[len(missing) :], strict=False):
-                replies[i] = loaded if isinstance(loaded, redis.ResponseError) else reply
-        for reply in replies:
-            if isinstance(reply, redis.ResponseError):
-                self._raise_for(link, reply)
+            texts = {script.sha: script.text for script in self._scripts.values()}
+            shas = list(dict.fromkeys(str(commands[i][1]) for i in missing))
+            fresh = link.ask([*(("SCRIPT", "LOAD", texts[sha]) for sha in shas), *(commands[i] for i in missing)])
+            loaded = dict(zip(shas, fresh, strict=False))
+            for i, reply in zip(missing, fresh[len(shas) :], strict=True):
+                refused = loaded[str(commands[i][1])]
+                replies[i] = refused if isinstance(refused, redis.ResponseError) else reply
         return replies
 
     def _raise_for(self, link: Link, reply: redis.ResponseError) -> NoReturn:
@@ -270,6 +299,9 @@ class RedisStore(Store):
     def _run(self, *commands: tuple[Arg, ...]) -> list[Reply]:
         """Commands that may be sent again as they are; what they write is no job's."""
         return self._links.run(lambda link, again: self._ask(link, commands), writes=False)
+
+    def sweep_inbox(self) -> Ingested:
+        return self.inbox.sweep() if self.inbox is not None else Ingested()
 
     def _move(self, name: str, queue: str, argv: Sequence[Arg], owner: str = "", each: Sequence[str] = ()) -> Reply:
         command = self._eval(name, queue, argv, owner, each)
@@ -313,6 +345,35 @@ class RedisStore(Store):
             error.mark = used if tries > 1 else None
             raise
         return _enqueued(jobs, answer)
+
+    def forward(self, calls: Sequence[Parcelled]) -> list[list[Word] | StoreFull | ConfigError]:
+        """enqueue for jobs that waited in a spool: each call under its own mark, all in one round trip, counted as
+        `forwarded`. A call that is refused says so in its place. Each is at most one step. Raises StoreUnavailable."""
+        packed = [
+            (queue, self._eval("enqueue", queue, [mark.call, *self._pack_jobs(jobs, "forwarded")], mark.lane))
+            for queue, jobs, mark in calls
+        ]
+        announced = {queue: command for queue, _ in packed if (command := self._announcement(queue)) is not None}
+        commands = [*announced.values(), *(command for _, command in packed)]
+
+        def send(link: Link, again: bool) -> list[Reply]:
+            replies = self._ask_all(link, commands)[len(announced) :]
+            for place, reply in enumerate(replies):
+                if isinstance(reply, redis.ResponseError):
+                    try:
+                        self._raise_for(link, reply)
+                    except StoreFull as full:
+                        replies[place] = full
+            return replies
+
+        out: list[list[Word] | StoreFull | ConfigError] = []
+        for (_, jobs, _), reply in zip(calls, self._links.run(send), strict=True):
+            try:
+                out.append(reply if isinstance(reply, StoreFull) else _enqueued(jobs, reply))
+            except ConfigError as late:
+                out.append(late)
+        self._announced |= dict.fromkeys(announced, time.monotonic())
+        return out
 
     def _pack_jobs(self, jobs: Sequence[NewJob], counted: str = "") -> list[Arg]:
         """The arguments of the script behind the number of the call."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from batchq.config import Settings, masked
+from typing import TYPE_CHECKING
+
+from batchq.config import Settings, default_spool, masked
 from batchq.errors import ConfigError
 from batchq.store import Limits, Store
+
+if TYPE_CHECKING:
+    from batchq.fallback import Fallback
 
 #: What a url may look like, for messages.
 KINDS = "redis://HOST:PORT/DB, rediss://HOST:PORT/DB, unix:///PATH.sock, spool:PATH or memory:"
@@ -12,7 +17,7 @@ KINDS = "redis://HOST:PORT/DB, rediss://HOST:PORT/DB, unix:///PATH.sock, spool:P
 
 def open_store(url: str, settings: Settings) -> Store:
     """The store under that url. Raises ConfigError for a url that names none; connecting comes with the first call."""
-    limits = Limits(mark_ttl_ms=settings.mark_ttl_ms, remember_ms=settings.remember_ms)
+    limits = limits_of(settings)
     if url.startswith(("redis://", "rediss://", "unix://")):
         from batchq.redis_store import RedisStore
 
@@ -33,3 +38,34 @@ def open_store(url: str, settings: Settings) -> Store:
 
         return MemoryStore(limits=limits)
     raise ConfigError(f'url: "{masked(url):.200}" names no store; write {KINDS}')
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What stores are told of the settings."""
+    return Limits(mark_ttl_ms=settings.mark_ttl_ms, remember_ms=settings.remember_ms)
+
+
+def spool_path(settings: Settings) -> str:
+    """The spool of this host."""
+    return settings.spool or str(default_spool())
+
+
+def open_fallback(store: Store, settings: Settings) -> Fallback | None:
+    """Where an app's jobs go while that store is away; None where it never is, or none is wanted."""
+    if not settings.fallback or store.traits.kind != "redis":
+        return None
+    from batchq.fallback import Fallback
+    from batchq.redis_store import RedisStore
+
+    assert isinstance(store, RedisStore)
+    return Fallback(store, spool_path(settings), limits_of(settings), ephemeral=settings.fallback_ephemeral)
+
+
+def attach_inbox(store: Store, settings: Settings) -> None:
+    """For a master: its sweeps forward what waits in this host's spool for that store."""
+    if settings.fallback and store.traits.kind == "redis":
+        from batchq.forward import Forwarder
+        from batchq.redis_store import RedisStore
+
+        assert isinstance(store, RedisStore)
+        store.inbox = Forwarder(store, spool_path(settings), limits_of(settings))

@@ -9,9 +9,10 @@ What is no parcel goes to bad/ whole, with its reason beside it; it is never del
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
@@ -46,9 +47,11 @@ _WORK_NAME = re.compile(r"([0-9a-f]{12})([0-9a-f]{12})-[A-Za-z0-9._-]{1,120}")
 _LANE = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _COUNT = re.compile(r"\.(\d{1,4})\.ndjson$")
+#: Whose it is: a parcel that waits for a server names it by a hash; one without belongs to whoever serves the spool.
+_TO = re.compile(r"\.to-([0-9a-f]{12})\.")
 
 #: The keys of a line that say where a job goes; all others stand in its row. `t` is the store's to give.
-_ROUTE = frozenset(("v", "id", "queue", "priority", "at", "delay_ms", "given", "mark", "maybe", "t"))
+_ROUTE = frozenset(("v", "id", "queue", "priority", "at", "delay_ms", "since", "given", "mark", "maybe", "t"))
 
 _TAKEN = sql("DELETE FROM mark WHERE queue=? AND lane=?")
 
@@ -70,6 +73,10 @@ class Entry(NamedTuple):
     mark: Mark | None = None
     #: That call may have been done.
     maybe: bool = False
+    #: The fire-time counts from when the file was made or taken, by this host's clock: it was given as a delay.
+    relative: bool = False
+    #: When the call was made, as far as the line tells; else when the file was taken.
+    since_ms: int = 0
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -83,18 +90,26 @@ def drop(
     *,
     mark: Mark | None = None,
     maybe: bool = False,
+    to: str = "",
+    room: int = 0,
     clock: Clock = SYSTEM,
 ) -> list[str]:
     """Writes (queue, job) pairs as parcels into the inbox of a spool, and returns when they outlive a power cut.
 
-    `mark`, `maybe`: see Entry. Delays become fire-times by this host's clock. Answers the names of the files; where
-    more than one is needed and a later one fails, the earlier ones are dropped. Raises StoreFull, StoreUnavailable.
+    `mark`, `maybe`: see Entry. `to`: the address (see `address_of`) of the server for which they wait; "" for whoever
+    serves the spool. `room`: so many bytes must stay free. Delays count from now, by this host's clock. Answers the
+    names of the files; where more than one is needed and a later one fails, the earlier ones are dropped.
+    Raises StoreFull, StoreUnavailable.
     """
     layout = prepare(os.fspath(path), ledger=False)
     dropped = []
     try:
         for lines in _pack(jobs, mark, maybe, clock):
-            name = _new_name(len(lines), clock)
+            if room and fs.free_bytes(layout.new) < room + sum(map(len, lines)):
+                raise StoreFull(
+                    f"spool: {layout.new}: less than {room >> 20} MiB would stay free; make room on its disk"
+                )
+            name = _new_name(len(lines), to, clock)
             fs.write_whole(os.path.join(layout.tmp, name), os.path.join(layout.new, name), b"".join(lines))
             dropped.append(name)
     except OSError as error:
@@ -105,11 +120,23 @@ def drop(
     return dropped
 
 
-def _new_name(count: int, clock: Clock) -> str:
-    """`<us, 16 hex>-<pid>-<n>.<count>.ndjson`: sorts by time, unique in this process."""
+def address_of(destination: str) -> str:
+    """Twelve characters that stand for a server in the names of files."""
+    return hashlib.sha256(destination.encode()).hexdigest()[:12]
+
+
+def addressee(name: str) -> str:
+    """The address in a file's name, new or taken; "" where there is none."""
+    found = _TO.search(name)
+    return found[1] if found else ""
+
+
+def _new_name(count: int, to: str, clock: Clock) -> str:
+    """`<us, 16 hex>-<pid>-<n>[.to-<address>].<count>.ndjson`: sorts by time, unique in this process."""
     global _drops
     _drops += 1
-    return f"{clock.now_us():016x}-{os.getpid()}-{_drops}.{count}.ndjson"
+    address = f".to-{to}" if to else ""
+    return f"{clock.now_us():016x}-{os.getpid()}-{_drops}{address}.{count}.ndjson"
 
 
 def _pack(jobs: Iterable[tuple[str, NewJob]], mark: Mark | None, maybe: bool, clock: Clock) -> Iterable[list[bytes]]:
@@ -117,6 +144,10 @@ def _pack(jobs: Iterable[tuple[str, NewJob]], mark: Mark | None, maybe: bool, cl
     size = 0
     for queue, job in jobs:
         line = _line(queue, job, mark, maybe, clock)
+        if len(line) > MAX_FILE:
+            raise ConfigError(
+                f"job {job.id}: takes {len(line)} bytes, a spool's file holds {MAX_FILE}; lower max_payload"
+            )
         if lines and (len(lines) >= MAX_LINES or size + len(line) > MAX_FILE):
             yield lines
             lines, size = [], 0
@@ -135,9 +166,12 @@ def _line(queue: str, job: NewJob, mark: Mark | None, maybe: bool, clock: Clock)
     if job.fire_ms is not None:
         head["at"] = job.fire_ms
     elif job.delay_ms > 0:
-        head["at"] = fire_ms(clock.now_us(), job.delay_ms)
+        head["delay_ms"] = job.delay_ms
+        # Rounded up, so that nothing runs early.
+        head["since"] = fire_ms(clock.now_us(), 0)
     if mark is not None:
         head["mark"] = list(mark)
+        head.setdefault("since", clock.now_us() // 1000)
     if maybe:
         head["maybe"] = True
     return orjson.dumps(head)[:-1] + b"," + job.row[1:] + b"\n"
@@ -147,7 +181,8 @@ def _line(queue: str, job: NewJob, mark: Mark | None, maybe: bool, clock: Clock)
 
 
 def read_parcel(data: bytes, u: str, taken_ms: int) -> list[Entry]:
-    """The jobs of a parcel; a delay in it begins when it was taken, so that reading it again changes nothing.
+    """The jobs of a parcel. A delay in it begins when it was made, or where that is not known when it was taken:
+    reading it again changes nothing.
 
     Raises ValueError that names the line and what is wrong with it.
     """
@@ -188,11 +223,13 @@ def _read_line(line: bytes, default_id: str, taken_ms: int) -> Entry:
     _check(row, "kwargs", dict, "an object")
     for name, least in (("max", 1), ("timeout", 1), ("keep", 0)):
         _whole(row, name, least, 2**53)
-    at, delay = _whole(fields, "at", 0, MAX_FIRE_MS), _whole(fields, "delay_ms", 0, MAX_FIRE_MS - taken_ms)
+    since = _whole(fields, "since", 0, MAX_FIRE_MS)
+    begun = taken_ms if since is None else since
+    at, delay = _whole(fields, "at", 0, MAX_FIRE_MS), _whole(fields, "delay_ms", 0, MAX_FIRE_MS - begun)
     if delay is not None:
         if at is not None:
             raise ValueError("at, delay_ms: expected one of the two, found both")
-        at = taken_ms + delay
+        at = begun + delay
     named = "id" in fields
     for name in ("given", "maybe"):
         _check(fields, name, bool, "true or false")
@@ -207,6 +244,8 @@ def _read_line(line: bytes, default_id: str, taken_ms: int) -> Entry:
         ),
         mark=_mark(fields.get("mark")),
         maybe=fields.get("maybe", False),
+        relative=delay is not None,
+        since_ms=begun,
     )
 
 
@@ -251,19 +290,28 @@ class Parcel(NamedTuple):
 class Box:
     """The files of an inbox, for whoever holds the lock `sweep`. Says nothing about where the jobs go."""
 
-    def __init__(self, layout: Layout, clock: Clock, limits: Limits) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        clock: Clock,
+        limits: Limits,
+        *,
+        is_ours: Callable[[str], bool] = lambda name: not addressee(name),
+    ) -> None:
         self.layout = layout
+        #: Says of a file's name whether it is for the one who takes it.
+        self.is_ours = is_ours
         self._clock = clock
         self._limits = limits
         self._owners = fs.owners_of(layout.new)
 
     def take(self, most: int) -> list[str]:
         """What stands under work/ already, then what is new, moved there (I1). Answers the working names."""
-        taken = fs.names(self.layout.work)[:most]
+        taken = [name for name in fs.names(self.layout.work) if self.is_ours(name)][:most]
         for name in fs.names(self.layout.new):
             if len(taken) >= most:
                 break
-            if name.startswith("."):
+            if name.startswith(".") or not self.is_ours(name):
                 continue
             u = f"{self._clock.now_us() // 1000:012x}{os.urandom(6).hex()}"
             label = _UNSAFE.sub("_", name)[:120] or "_"
@@ -296,11 +344,26 @@ class Box:
             fault = "expected to be taken sooner, found it under work/ for longer than marks are kept; drop it again"
         if not fault:
             try:
-                return Parcel(name, u, len(read.data), read_parcel(read.data, u, taken_ms))
+                parcel = Parcel(name, u, len(read.data), read_parcel(read.data, u, taken_ms))
             except ValueError as error:
                 fault = str(error)
+            else:
+                fault = self._fault_of(parcel)
+                if not fault:
+                    return parcel
         self.set_aside(name, fault)
         return None
+
+    def _fault_of(self, parcel: Parcel) -> str:
+        """A mark that may be forgotten tells nothing: the call may have been done, and nobody knows any more."""
+        oldest = self._clock.now_us() // 1000 - self._limits.mark_ttl_ms
+        for entry in parcel.entries:
+            if entry.mark is not None and entry.since_ms <= oldest:
+                return (
+                    f"job {entry.job.id}: expected a copy of a call that is younger than marks are kept, found one of "
+                    f"{entry.since_ms} ms since 1970; look whether the job is done, and drop it again without its mark"
+                )
+        return ""
 
     def set_aside(self, name: str, why: str) -> None:
         """To bad/, with the reason beside it."""
@@ -314,6 +377,11 @@ class Box:
     def done(self, name: str) -> None:
         """The jobs of this file are where they belong (I5)."""
         fs.remove(os.path.join(self.layout.work, name))
+
+    def has_any(self) -> bool:
+        """Something lies there for us."""
+        layout = self.layout
+        return any(self.is_ours(name) for folder in (layout.work, layout.new) for name in fs.names(folder))
 
     def tidy(self) -> None:
         """Removes what producers that died left under tmp/."""
@@ -363,7 +431,7 @@ class Sweeper:
             try:
                 self._tidy()
                 # A look without the lock: mostly there is nothing.
-                if not fs.names(ledger.layout.new) and not fs.names(ledger.layout.work):
+                if not self._box.has_any():
                     return Ingested(0, 0, 0)
                 lock = fs.open_lock(ledger.layout.sweep)
                 try:

@@ -8,7 +8,7 @@ import click
 
 from batchq.cli.endings import show_tracebacks
 from batchq.cli.output import Column, Table, fields, json_line, write
-from batchq.cli.params import warn_of_password
+from batchq.cli.params import quiet_events, warn_of_password
 from batchq.kinds import show_duration
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def check(app: str | None, as_json: bool, url: str | None, prefix: str | None) -
 
     flags: dict[str, object] = {"app": app, "url": url, "prefix": prefix}
     warn_of_password(url)
+    quiet_events()
     before = config.load(flags)
     show_tracebacks(before.debug)
     spec = before.app

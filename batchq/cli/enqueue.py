@@ -28,6 +28,12 @@ _FLAGS = {"delay": "--in", "at": "--at", "job_id": "--id", "queue": "--queue", "
 @click.option("--id", "job_id", metavar="ID", help="Its id: a second job of that id is not enqueued.")
 @click.option("--priority", type=whole(-100, 100), default="0", metavar="N", help="-100 to 100, higher runs first.")
 @click.option("--max-attempts", type=whole(1, 2**31 - 1), metavar="N", help="Tries before it is dead.")
+@click.option(
+    "--fallback/--no-fallback",
+    "fallback",
+    default=None,
+    help="While Redis is away the job waits in this host's spool.  [default: yes]",
+)
 @takes_json
 @reaches_store
 def enqueue(
@@ -40,6 +46,7 @@ def enqueue(
     job_id: str | None,
     priority: int,
     max_attempts: int | None,
+    fallback: bool | None,
     as_json: bool,
     url: str | None,
     prefix: str | None,
@@ -53,7 +60,7 @@ def enqueue(
         raise click.UsageError("--in and --at exclude each other; give one")
     if args_text == "-" == kwargs_text:
         raise click.UsageError("--args and --kwargs can't both be read from stdin; give one of them as text")
-    app = reach(url, prefix)
+    app = reach(url, prefix, fallback=fallback)
     limit = app.settings.max_payload_bytes
     args = _json("--args", args_text, list, 'a list: [1, "two"]', limit)
     kwargs = _json("--kwargs", kwargs_text, dict, 'an object: {"name": 1}', limit)

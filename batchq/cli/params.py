@@ -130,7 +130,16 @@ def warn_of_password(url: object) -> None:
 LOOK = "1s"
 
 
-def reach(url: str | None = None, prefix: str | None = None, *, only_look: bool = False) -> App:
+def quiet_events() -> None:
+    """The command itself says what went wrong: not a second time as an event."""
+    import logging
+
+    logging.getLogger("batchq").addHandler(logging.NullHandler())
+
+
+def reach(
+    url: str | None = None, prefix: str | None = None, *, only_look: bool = False, fallback: bool | None = None
+) -> App:
     """An App on the store that the flags, the environment or the file name; no handlers are needed for it.
 
     Where none of them names a store, but an app is configured, the app's own code says which one: the same store
@@ -142,7 +151,8 @@ def reach(url: str | None = None, prefix: str | None = None, *, only_look: bool 
     from batchq.errors import AppError
 
     warn_of_password(url)
-    flags: dict[str, object] = {"url": url, "prefix": prefix}
+    quiet_events()
+    flags: dict[str, object] = {"url": url, "prefix": prefix, "fallback": fallback}
     settings = config.load(flags)
     show_tracebacks(settings.debug)
     if settings.url is None and settings.app is not None and "spool" not in settings.sources:

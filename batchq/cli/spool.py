@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchq.cli.endings import DONE, FAILED, flush, say
 from batchq.cli.group import LazyGroup
 from batchq.cli.output import Column, Table, fields, json_line, write
-from batchq.cli.params import reach, takes_json
+from batchq.cli.params import reach, reaches_store, takes_json
+
+if TYPE_CHECKING:
+    from batchq.app import App
+    from batchq.forward import Forwarder
+    from batchq.store import Ingested
+
+#: How long `forward` waits for another forwarder, or for room in the server.
+STUCK_S = 5.0
 
 
 class SpoolGroup(LazyGroup):
     """The subcommands."""
 
-    table = {"status": ("spool", "What waits in its inbox, and what was moved aside.")}  # noqa: RUF012 - like its base
+    table = {  # noqa: RUF012 - like its base
+        "status": ("spool", "What waits in its inbox, and what was moved aside."),
+        "forward": ("spool", "Send what waits there to Redis."),
+    }
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return {"status": status}.get(cmd_name)
+        return {"status": status, "forward": forward}.get(cmd_name)
 
 
 @click.group("spool", cls=SpoolGroup)
@@ -45,6 +58,96 @@ def status(path: str | None, as_json: bool) -> None:
         write("\n")
         table = Table(Column("MOVED ASIDE"), Column("WHY"))
         table.page((one["file"], one["why"]) for one in found["moved_aside"])
+
+
+@click.command("forward")
+@click.option("--spool", "path", metavar="PATH", help="The spool.  [default: BATCHQ_SPOOL]")
+@click.option("--watch", is_flag=True, help="Go on until interrupted; wait for a server that is away.")
+@click.option("--all", "everything", is_flag=True, help="Also what waits for another server or prefix.")
+@takes_json
+@reaches_store
+def forward(path: str | None, watch: bool, everything: bool, as_json: bool, url: str | None, prefix: str | None) -> int:
+    """Send the jobs that wait in a spool of this host to Redis, each exactly once.
+
+    Masters of this host do so by themselves; this is for hosts that have none. It may be interrupted, killed, and run
+    beside others: what it had sent is known by its mark. Exit code 0 when nothing is left, 1 when files were moved
+    aside, 4 when the server can't be reached (not with --watch).
+    """
+    with reach(url, prefix) as app:
+        forwarder = _forwarder(app, path, everything)
+        sums = _run_forward(forwarder, watch, lambda took: _tell_portion(took, as_json) if watch else None)
+    if not watch and as_json:
+        json_line({"path": forwarder.path, **sums._asdict()})
+    elif not watch:
+        write(f"{sums.jobs} jobs of {sums.files} files\n")
+    if sums.bad:
+        say(f"batchq: {sums.bad} files were moved aside; `batchq spool status` shows why")
+        return FAILED
+    return DONE
+
+
+def _forwarder(app: App, path: str | None, everything: bool) -> Forwarder:
+    """Raises ConfigError for a store to which nothing can be forwarded."""
+    from batchq.errors import ConfigError
+    from batchq.forward import Forwarder
+    from batchq.redis_store import RedisStore
+    from batchq.stores import limits_of, spool_path
+
+    store = app.store
+    if not isinstance(store, RedisStore):
+        raise ConfigError(
+            f"url: expected the Redis that the jobs wait for, found {store.info().url:.200}; "
+            "write --url redis://HOST:PORT/DB, or set BATCHQ_URL"
+        )
+    return Forwarder(store, path or spool_path(app.settings), limits_of(app.settings), everything=everything)
+
+
+def _run_forward(forwarder: Forwarder, watch: bool, tell: Callable[[Ingested], None]) -> Ingested:
+    """Sweeps until nothing is left, or for ever. Answers the sum. Raises StoreUnavailable where it does not watch."""
+    import time
+
+    from batchq.errors import StoreUnavailable
+    from batchq.store import Ingested
+
+    sums = Ingested()
+    patient_until = time.monotonic() + STUCK_S
+    said = ""
+    while True:
+        try:
+            took = forwarder.sweep()
+            left = forwarder.waiting()
+            said = ""
+        except StoreUnavailable as error:
+            if not watch:
+                raise
+            if not said:
+                said = f"batchq: {error}"
+                say(said)
+            took, left = Ingested(), 0
+        sums = Ingested(sums.files + took.files, sums.jobs + took.jobs, sums.bad + took.bad)
+        if took.files or took.bad:
+            tell(took)
+            patient_until = time.monotonic() + STUCK_S
+        elif watch:
+            time.sleep(1.0)
+        elif left and time.monotonic() < patient_until:
+            # A master of this host is at it, most likely.
+            time.sleep(0.05)
+        elif left:
+            raise StoreUnavailable(
+                f"spool: {forwarder.path}: {left} files can't be forwarded now: the server has no room for them, or "
+                "another forwarder is at it; try again"
+            )
+        else:
+            return sums
+
+
+def _tell_portion(took: Ingested, as_json: bool) -> None:
+    if as_json:
+        json_line(took._asdict())
+    else:
+        write(f"{took.jobs} jobs of {took.files} files" + (f", {took.bad} moved aside\n" if took.bad else "\n"))
+    flush()
 
 
 def _configured() -> str:

@@ -35,6 +35,8 @@ HELP = {
     "log_level": "debug, info, warning or error.",
     "pid_file": "Where the master's process id is written.",
     "spool": "The file spool: the store without a url.",
+    "fallback": "Forward the jobs that waited in the spool of this host while Redis was away.  [default: yes]",
+    "fallback_ephemeral": "Handlers may spool jobs also where the spool does not outlive this machine or container.",
     "durability": "What a power cut may take from the spool: power, strict or process.",
     "result_keep": "How long results stay where a handler asks for them.",
     "result_max": "The greatest result that is kept.",

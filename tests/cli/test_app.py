@@ -203,7 +203,7 @@ COMMANDS = [
     ("status",),
     ("jobs",),
     ("show", "x"),
-    ("enqueue", "deliver"),
+    ("enqueue", "deliver", "--no-fallback"),
     ("requeue", "x"),
     ("requeue", "--all"),
     ("cancel", "x"),

@@ -1,0 +1,185 @@
+"""Producers, a spool, a pool and the command line together: a server that comes and goes loses and doubles nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from batchq import App
+from batchq.job import Mark, NewJob, new_id, pack_row, random_name
+from batchq.redis_store import RedisStore
+from batchq.spool import drop, inbox
+from batchq.spool.inbox import address_of
+from tests.outage.conftest import DURABLE
+from tests.process.rig import Rig, until
+from tests.servers import Server, free_port
+
+Serve = Callable[..., Server]
+RigOn = Callable[[Server], Rig]
+
+
+def app_of(rig: Rig, url: str) -> App:
+    """A producer on this host."""
+    return App(url, prefix=rig.prefix, spool=str(rig.folder / "fallback"), fallback_ephemeral=True, enqueue_timeout=0.2)
+
+
+def test_each_job_of_a_producer_runs_once_while_the_server_comes_and_goes(serve: Serve, rig_on: RigOn) -> None:
+    """No enqueue fails, none waits long; the master forwards what was spooled, beside fresh work."""
+    server = serve(*DURABLE)
+    rig = rig_on(server)
+    pool = rig.start(n=2)
+    accepted: list[str] = []
+    slowest = 0.0
+
+    def produce() -> None:
+        nonlocal slowest
+        with app_of(rig, server.url) as app:
+            for _ in range(400):
+                began = time.monotonic()
+                accepted.append(app.enqueue("work").id)
+                slowest = max(slowest, time.monotonic() - began)
+                time.sleep(0.002)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    for n in (60, 200):
+        rig.until(lambda n=n: len(accepted) >= n, f"{n} jobs are enqueued")
+        server.kill()
+        rig.until(lambda n=n: len(accepted) >= n + 60, "jobs are spooled")
+        server.start()
+    producer.join(30)
+    rig.until(lambda: len(rig.ledger.ends()) >= 400, "all have run", within=20)
+    rig.until_counts(done=400, active=0, pending=0)
+    assert sorted(entry.job for entry in rig.ledger.starts()) == sorted(accepted)
+    stats = rig.stats()
+    assert stats.totals["forwarded"] > 0
+    assert (stats.totals["enqueued"], stats.totals["fenced"]) == (400, 0)
+    assert slowest < 1.0
+    assert inbox.census(rig.folder / "fallback").files == 0
+    assert pool.lines("ingested")
+
+
+def test_master_does_not_let_fresh_work_wait_for_what_is_forwarded(serve: Serve, rig_on: RigOn) -> None:
+    """3000 files lie there; a job that is enqueued meanwhile runs at once."""
+    server = serve()
+    rig = rig_on(server)
+    folder = rig.folder / "fallback"
+    [name] = drop(folder, [("default", NewJob(new_id(), pack_row("work")))])
+    first = folder / "inbox" / "new" / name
+    for n in range(3000):
+        # Made by hand, for speed: thousands of flushes are not what this is about.
+        (folder / "inbox" / "new" / f"{name[:16]}-1-{n}.1.ndjson").write_text(
+            json.dumps({"job": "work", "id": f"old-{n}", "queue": "other"})
+        )
+    assert first.exists()
+    rig.start("-q", "default", n=1)
+    began = time.monotonic()
+    job = rig.enqueue("work")
+    rig.until_started(job)
+    assert time.monotonic() - began < 1.0
+    rig.until(lambda: inbox.census(folder).files == 0, "all are forwarded", within=20)
+    assert rig.store.stats("other").totals["forwarded"] == 3000
+
+
+def test_pool_without_fallback_leaves_the_spool_alone(serve: Serve, rig_on: RigOn) -> None:
+    """--no-fallback."""
+    server = serve()
+    rig = rig_on(server)
+    folder = rig.folder / "fallback"
+    drop(folder, [("default", NewJob(new_id(), pack_row("work")))])
+    rig.start("--no-fallback", n=1)
+    rig.enqueue("work")
+    rig.until_counts(done=1)
+    assert inbox.census(folder).files == 1
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+def batchq(rig: Rig, *args: str, url: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "batchq", *args],
+        env=rig.env(BATCHQ_URL=url, BATCHQ_FALLBACK_EPHEMERAL="yes"),
+        cwd=rig.folder,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def test_command_line_spools_and_forwards(serve: Serve, rig_on: RigOn) -> None:
+    """`batchq enqueue` says where the job waits, `batchq spool forward` sends it; codes and JSON for programs."""
+    server = serve()
+    rig = rig_on(server)
+    nowhere = f"redis://127.0.0.1:{free_port()}/0"
+    strict = batchq(rig, "enqueue", "work", "--no-fallback", url=nowhere)
+    assert strict.returncode == 4
+    away = batchq(rig, "enqueue", "work", "--json", url=nowhere)
+    assert away.returncode == 0
+    assert "waits in this host's spool" in away.stderr
+    told = json.loads(away.stdout)
+    assert told["spooled"] is True
+    assert batchq(rig, "spool", "forward", url=nowhere).returncode == 4
+    # It waits for the server that could not be reached, not for any.
+    assert json.loads(batchq(rig, "spool", "forward", "--json", url=server.url).stdout)["jobs"] == 0
+    sent = batchq(rig, "spool", "forward", "--all", "--json", url=server.url)
+    assert sent.returncode == 0, sent.stderr
+    assert {"files": 1, "jobs": 1, "bad": 0}.items() <= json.loads(sent.stdout).items()
+    assert rig.store.get("default", told["id"]) is not None
+    (rig.folder / "fallback" / "inbox" / "new" / "bad.json").write_text("{")
+    bad = batchq(rig, "spool", "forward", url=server.url)
+    assert bad.returncode == 1
+    assert "moved aside" in bad.stderr
+    wrong = batchq(rig, "spool", "forward", url=f"spool:{rig.folder / 'store'}")
+    assert wrong.returncode == 2
+
+
+def test_watching_forwarder_waits_for_a_server_and_goes_on_after_a_kill(serve: Serve, rig_on: RigOn) -> None:
+    """For hosts without a master; kill -9 leaves what another one finishes."""
+    server = serve(*DURABLE)
+    rig = rig_on(server)
+    folder: Path = rig.folder / "fallback"
+    store = RedisStore(server.url, prefix=rig.prefix)
+    to = address_of(store.destination)
+    ids = []
+
+    def put(n: int) -> None:
+        for _ in range(n):
+            job = NewJob(new_id(), pack_row("work"))
+            ids.append(job.id)
+            drop(folder, [("default", job)], mark=Mark(random_name(), 1), maybe=True, to=to)
+
+    put(20)
+    server.kill()
+    watch = [sys.executable, "-m", "batchq", "spool", "forward", "--watch"]
+    env = rig.env(BATCHQ_URL=server.url)
+    first = subprocess.Popen(watch, env=env, cwd=rig.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert first.stderr is not None
+    assert b"is the server up" in first.stderr.readline()
+    server.start()
+    until(lambda: inbox.census(folder).files == 0, "all are forwarded")
+    put(50)
+    until(lambda: inbox.census(folder).files < 50, "some are forwarded")
+    first.kill()
+    first.wait()
+    first.stderr.close()
+    second = subprocess.Popen(watch, env=env, cwd=rig.folder, stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: inbox.census(folder).files == 0, "all are forwarded")
+        os.kill(second.pid, signal.SIGINT)
+        assert second.wait(10) == 130
+    finally:
+        second.kill()
+        second.wait()
+    rig.start(n=2)
+    rig.until_counts(done=70, pending=0, active=0)
+    assert sorted(entry.job for entry in rig.ledger.starts()) == sorted(ids)
+    store.close()
