@@ -53,6 +53,11 @@ class StoreFull(StoreError, QueueFull):
     mark: tuple[str, int] | None = None
 
 
+class SpoolError(StoreError):
+    """The spool of this host can't be used as a fallback: its disk, its owner, or what lies there. Redis is not at
+    fault."""
+
+
 class StoreCorrupt(StoreError):
     """The store's data is not what batchq wrote. A person must look."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from batchq.forward import Forwarder
 
 #: What a producer forwards after a call of its own, at most.
-PORTION_FILES, PORTION_JOBS = 64, 500
+PORTION_FILES, PORTION_JOBS = 32, 500
 #: Where there was nothing to do, or another did it: the next look.
 LOOK_AGAIN_S = 0.5
 #: The spool refuses when less is free: the workers of this host need room too.

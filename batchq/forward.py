@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from batchq import log
 from batchq.clock import SYSTEM, Clock
 from batchq.connect import Outage
-from batchq.errors import ConfigError, StoreFull, StoreUnavailable
+from batchq.errors import ConfigError, InternalError, SpoolError, StoreError, StoreFull
 from batchq.job import Mark, NewJob
 from batchq.redis_store import Parcelled, RedisStore
 from batchq.spool import fs
@@ -79,19 +79,20 @@ class Forwarder:
     def sweep(self, files: int = SWEEP_FILES, jobs: int = SWEEP_JOBS) -> Ingested:
         """Forwards some parcels. Does nothing where another process is at it. Call again while it comes back with any.
 
-        Raises StoreUnavailable, also for a directory that can't be used; what was taken stays for the next sweep.
+        Raises StoreUnavailable where the server is away, SpoolError for a directory that can't be used; what was taken
+        stays for the next sweep.
         """
         try:
             if not self.waiting():
                 return Ingested()
-            prepare(self.path, ledger=False)
+            _check(self.path)
             lock = fs.open_lock(self._layout.sweep)
             try:
                 return self._sweep(files, jobs) if fs.try_lock(lock) else Ingested()
             finally:
                 fs.close(lock)
         except OSError as error:
-            raise StoreUnavailable(f"spool: {self.path}: {error}; check the disk and the owner") from error
+            raise SpoolError(f"spool: {self.path}: {error}; check the disk and the owner") from error
 
     def _sweep(self, files: int, jobs: int) -> Ingested:
         box = Box(self._layout, self._clock, self._limits, is_ours=self._is_ours)
@@ -142,7 +143,16 @@ class Forwarder:
 
     def _deliver(self, box: Box, trip: Sequence[tuple[Parcel, list[Parcelled]]], done: Ingested) -> Ingested:
         """Sends some parcels in one round trip (W3), and unlinks those that are in (W5)."""
-        answers = iter(self._store.forward([call for _, calls in trip for call in calls]))
+        try:
+            answers = iter(self._store.forward([call for _, calls in trip for call in calls]))
+        except InternalError as error:
+            # No file stops the others, whatever is wrong with it.
+            if len(trip) > 1:
+                for one in trip:
+                    done = self._deliver(box, [one], done)
+                return done
+            box.set_aside(trip[0][0].name, str(error))
+            return done._replace(bad=done.bad + 1)
         fs.passed("W3")
         for parcel, calls in trip:
             found = [next(answers) for _ in calls]
@@ -161,6 +171,33 @@ class Forwarder:
             fs.passed("W5")
             done = Ingested(done.files + 1, done.jobs + len(parcel.entries), done.bad)
         return done
+
+
+class Inbox:
+    """What a master sweeps. A spool that can't be used is told once, and stops nothing."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+        self._said = ""
+
+    def sweep(self) -> Ingested:
+        """Raises StoreUnavailable where the server is away."""
+        try:
+            took = self._forwarder.sweep()
+        except SpoolError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                log.event("error", "spool_unusable", error=self._said)
+            return Ingested()
+        self._said = ""
+        return took
+
+
+def _check(path: str) -> None:
+    try:
+        prepare(path, ledger=False)
+    except (ConfigError, StoreError) as error:
+        raise SpoolError(str(error)) from error
 
 
 def _steps(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:

@@ -231,6 +231,10 @@ class RedisStore(Store):
         self._links.fails_fast = True
 
     @property
+    def outages(self) -> int:
+        return self._links.outage.count
+
+    @property
     def outage(self) -> Outage:
         """The one under way, or the last."""
         return self._links.outage

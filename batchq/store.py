@@ -270,6 +270,11 @@ class Store(ABC):
         time. Call again at once while it comes back with any."""
         return Ingested()
 
+    @property
+    def outages(self) -> int:
+        """How often this handle has found its store away."""
+        return 0
+
     def be_patient(self, give_up: Callable[[], bool]) -> None:  # noqa: B027 - most stores are never away
         """Calls wait for a store that is away until `give_up()` says so: for workers."""
 

@@ -64,8 +64,8 @@ def open_fallback(store: Store, settings: Settings) -> Fallback | None:
 def attach_inbox(store: Store, settings: Settings) -> None:
     """For a master: its sweeps forward what waits in this host's spool for that store."""
     if settings.fallback and store.traits.kind == "redis":
-        from batchq.forward import Forwarder
+        from batchq.forward import Forwarder, Inbox
         from batchq.redis_store import RedisStore
 
         assert isinstance(store, RedisStore)
-        store.inbox = Forwarder(store, spool_path(settings), limits_of(settings))
+        store.inbox = Inbox(Forwarder(store, spool_path(settings), limits_of(settings)))
