@@ -706,6 +706,8 @@ class Master:
             "pid": os.getpid(),
             "since_ms": self._started_ms,
             "queues": self._names,
+            "outages": self._store.outages,
+            "spool": self._settings.spool if self._settings.fallback else "",
             "workers": workers,
         }
 
