@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -54,13 +54,15 @@ class Arity:
         if not fits or not self._missing[given] <= names:
             self._refuse(args, kwargs)
 
-    def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _refuse(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
             words = str(error)
             verb = "" if words.startswith(("missing", "too many")) else "got "
             raise TypeError(f"{self._name}() {verb}{words.removeprefix('got ')}") from None
+        # Python 3.13's bind takes a keyword for a positional-only parameter where there is **kwargs; a call does not.
+        raise TypeError(f"{self._name}() missing a required positional-only argument")
 
 
 def _wanted(parameter: inspect.Parameter) -> object:
