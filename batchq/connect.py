@@ -180,7 +180,8 @@ class Link:
 
     def _limit(self) -> None:
         left = self._dialer.socket_timeout_s if self.until == FOR_EVER else self._left()
-        if left != self._limit_s:
+        # Near enough: it is a system call.
+        if not 0.8 * left <= self._limit_s <= 1.05 * left:
             self._connection._sock.settimeout(left)
             self._limit_s = left
 

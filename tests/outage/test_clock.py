@@ -57,7 +57,7 @@ class Masters:
 
 
 def _terms(claim: Claim) -> Terms:
-    return Terms(backoff.fixed(1.0), 5)
+    return Terms(max_attempts=5, backoff=backoff.fixed(1.0))
 
 
 def _claimed(store: RedisStore, worker: str) -> Claim:
