@@ -87,7 +87,8 @@ class Dialer:
 
     def dial(self) -> Any:
         """A connection of redis-py, not yet open. Its methods are untyped; only Link touches it."""
-        return self._pool.make_connection()
+        # Not by the pool, which counts what it has made and stops at a number.
+        return self._pool.connection_class(**self._pool.connection_kwargs)
 
 
 class Link:
@@ -132,10 +133,7 @@ class Link:
             for _ in commands:
                 if self.until != FOR_EVER:
                     self._limit()
-                try:
-                    replies.append(connection.read_response())
-                except redis.ResponseError as error:
-                    replies.append(error)
+                replies.append(_read(connection))
         except BaseException as error:
             connection.disconnect()
             self._raise_unreached(error, sent=sent)
@@ -208,6 +206,14 @@ class Link:
     def close(self) -> None:
         """Closes the socket. In a process that inherited it, no byte is sent (redis-py compares the pid)."""
         self._connection.disconnect()
+
+
+def _read(connection: Any) -> Reply:
+    """A function of its own: in Python 3.11 the first line of a `try` inside another one belongs to neither."""
+    try:
+        return connection.read_response()
+    except redis.ResponseError as error:
+        return error
 
 
 def _text(error: BaseException) -> str:

@@ -6,13 +6,16 @@ import os
 import queue
 import random
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import pytest
 
+from batchq.connect import Dialer, Links
 from batchq.job import NewJob, pack_row
 from batchq.lifecycle import State, unaccounted
 from batchq.redis_store import RedisStore
@@ -104,3 +107,52 @@ def test_exception_of_a_signal_never_gives_one_call_the_answer_of_another(
     assert len(names) == len(set(names)) == stats.totals["enqueued"]
     assert set(sure) <= set(names)
     store.close()
+
+
+def _strike_at(line: int) -> Callable[[FrameType, str, Any], Any]:
+    """A trace function that raises Struck at the n-th line that runs below `Links.run`, in batchq or redis-py."""
+    seen = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal seen
+        if frame.f_code.co_name == "__del__":
+            # What is raised in a finalizer is lost, whoever raises it.
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                sys.settrace(None)
+                raise Struck
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["open", "opened by the call"])
+def test_exception_at_any_line_of_a_call_leaves_no_answer_behind(redis_server: Server, opened: bool) -> None:
+    """Every line that runs from the question to the last of its three answers is struck once; the handshake too."""
+    links = Links(Dialer(redis_server.url, socket_timeout_s=5.0), patience_s=5.0)
+
+    def ask(*words: str) -> list[bytes]:
+        return links.run(lambda link, again: link.ask([("ECHO", word) for word in words]))
+
+    ask("warm")
+    struck = 0
+    for line in range(1, 2000):
+        if not opened:
+            links.forget()
+        before = sys.gettrace()
+        sys.settrace(_strike_at(line))
+        try:
+            answer = ask(f"a{line}", f"b{line}", f"c{line}")
+            sys.settrace(before)
+        except Struck:
+            struck += 1
+        else:
+            assert answer == [f"{x}{line}".encode() for x in "abc"]
+            break
+        finally:
+            sys.settrace(before)
+        assert ask(f"d{line}") == [f"d{line}".encode()], line
+    assert struck > (40 if opened else 150), struck
+    links.forget()

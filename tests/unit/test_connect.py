@@ -160,6 +160,14 @@ def test_call_whose_outcome_is_unknown_ends_its_lane(redis_server: Server) -> No
         links.forget()
 
 
+def test_process_may_open_any_number_of_links_in_its_life(redis_server: Server) -> None:
+    """One after the other: redis-py's pools stop at a number that they never count down for us."""
+    links = links_to(redis_server.url, 1.0)
+    for _ in range(300):
+        links.run(ping)
+        links.forget()
+
+
 # -- the circuit -----------------------------------------------------------------------------------------------------
 
 
