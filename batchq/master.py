@@ -18,16 +18,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
-import psutil
-
-from batchq import __version__, backoff, log, scoreboard
+from batchq import __version__, backoff, log, scoreboard, stacks
 from batchq.app import App
+from batchq.children import Child, Unreaped, death_of, is_stopped, named, signal_group, signal_one
 from batchq.clock import SYSTEM, monotonic_ns
-from batchq.config import Settings
+from batchq.config import MAX_PROCESSES, Settings, masked
 from batchq.errors import BatchqError, ConfigError, StoreError, StoreUnavailable
+from batchq.handover import CHECK_S, Check, Heritage, Origin
 from batchq.job import Claim, random_name
 from batchq.leavings import clear_away
 from batchq.lifecycle import Word
@@ -36,10 +35,11 @@ from batchq.pidfile import PidFile
 from batchq.recycle import rss_bytes
 from batchq.runner import Runner
 from batchq.scoreboard import Owner, Run, Scoreboard, Slot
+from batchq.signals import Signals, block, drain, pipe, unblock
 from batchq.store import PROMOTE_LIMIT, Waiter
 from batchq.stores import attach_inbox, open_store
 from batchq.sweeps import Death, LeaseWatch, expire, reap_left, reap_lost, reap_own
-from batchq.worker import BROKEN, ORDER_SIGNAL, UNSETTLED, Worker, boot_id, drain
+from batchq.worker import BROKEN, ORDER_SIGNAL, UNSETTLED, Worker, boot_id
 
 Burst = Literal["all", "ready"]
 
@@ -59,33 +59,8 @@ MOST_YOUNG = 5
 PUBLISH_S = 5.0
 EXPIRE_S = 60.0
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_HANDLED = (*_STOPPING, signal.SIGQUIT, signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU)
-
-
-@dataclass(slots=True)
-class Child:
-    """One worker process, as its master sees it."""
-
-    pid: int
-    place: int
-    slot: Slot
-    born: float
-    #: Why this master ended it, where it did; None: its own death.
-    ended_by: Death | None = None
-    #: The run that was given an order, when, and what.
-    ordered_run: int = 0
-    ordered_at: float = 0.0
-    retiring: bool = False
-
-
-@dataclass(slots=True)
-class Unreaped:
-    """A dead worker whose claims could not be moved yet: the store was away."""
-
-    worker: str
-    death: Death
-    run: Run | None
+#: While a reload replaces workers the loop looks so often, to see that a new one is up.
+REPLACE_TICK_S = 0.01
 
 
 @dataclass(slots=True)
@@ -106,7 +81,8 @@ class Master:
     workers can't start; 4 the store can't be reached at the start.
 
     `queues`: (name, weight); empty: every queue that the handlers name, and `default`. `burst`: end when nothing is
-    left; "ready" does not wait for the delayed ones.
+    left; "ready" does not wait for the delayed ones. `origin`: how the next image is started; without it there is no
+    reload. `heritage`: what the image before this one left, with the signals that are recorded since.
     """
 
     def __init__(
@@ -115,6 +91,9 @@ class Master:
         settings: Settings,
         queues: Sequence[tuple[str, int]] = (),
         burst: Burst | None = None,
+        origin: Origin | None = None,
+        heritage: Heritage | None = None,
+        signals: Signals | None = None,
     ) -> None:
         self._app = app
         self._settings = settings
@@ -124,7 +103,19 @@ class Master:
         self._want = settings.processes
         self._children: dict[int, Child] = {}
         self._unreaped: list[Unreaped] = []
-        self._signals: list[int] = []
+        self._origin = origin
+        self._heritage = heritage
+        self._early_signals = signals
+        self._check: Check | None = None
+        #: A reload is asked for, and not yet begun.
+        self._reload_wanted = False
+        self._reloads = 0
+        #: Why the last one failed.
+        self._reload_error: str | None = None
+        self._replacing_since: float | None = None
+        #: Queues that workers of an older generation may hold claims of.
+        self._old_names: list[str] = []
+        self._dump: stacks.Dump | None = None
         self._runner = Runner(app.registry, settings)
         self._watch = LeaseWatch(settings.lease_ms)
         self._timers = Timers()
@@ -135,6 +126,7 @@ class Master:
         self._at_once = False
         self._interrupted = False
         self._outage_since: float | None = None
+        self._waiter_fd: int | None = None
         #: While the store is away: when it is tried next.
         self._try_store_at = 0.0
         self._young_deaths = 0
@@ -149,8 +141,12 @@ class Master:
 
     def run(self) -> int:
         mine = False
+        self._signals = self._early_signals or Signals()
         try:
-            self._take_board()
+            if self._heritage is None:
+                self._take_board()
+            else:
+                self._inherit(self._heritage)
             mine = True
             self._store = open_store(self._settings.store_url, self._settings)
             self._store.be_brisk()
@@ -163,6 +159,7 @@ class Master:
             if self._pid_file is not None:
                 # What could not be given back is the next start's.
                 self._pid_file.remove(board=mine and not self._unreaped)
+            self._signals.close()
 
     def _take_board(self) -> None:
         """The pid file's lock, and the scoreboard beside it with what a killed master left there."""
@@ -176,46 +173,64 @@ class Master:
         death = Death("lost", "its master was killed")
         self._unreaped = [Unreaped(left.worker, death, left.run) for left in clear_away(self._board, self._me, where)]
 
+    def _inherit(self, left: Heritage) -> None:
+        """Goes on where the image before this one stopped."""
+        self._me = Owner(self._pid, birth_of(self._pid), os.getsid(0), boot_id())
+        self._board = Scoreboard(fd=left.board_fd)
+        if self._pid_file is not None:
+            self._pid_file.adopt(left.pid_fd)
+        self._life_r, self._life_w = left.life
+        self._id, self._started_ms = left.master, left.started_ms
+        if left.processes == self._settings.processes:
+            self._want = left.want
+        self._old_names = [name for name in left.queues if name not in self._names]
+        self._reloads = left.reloads + 1
+        self._reload_wanted = left.again
+        self._outage_since = left.outage_since
+        self._children = left.workers(self._board)
+        self._unreaped = left.dead()
+        self._replacing_since = SYSTEM.monotonic()
+        self._signals.again(left.signals)
+
     def _run(self) -> int:
         if not self._store.traits.shared:
             raise ConfigError(
                 f"url: a {self._store.traits.kind} store is seen by one process only; "
                 "start needs redis://... or spool:PATH"
             )
+        began, server, warnings = SYSTEM.monotonic(), "", list[str]()
         try:
             info = self._store.info()
-            warnings = self._store.warnings()
+            server, warnings = info.version, self._store.warnings()
             for queue in self._names:
                 self._store.promote(queue)
             self._reap()
         except StoreUnavailable as error:
-            log.event("error", "store_unavailable", error=str(error))
-            return NO_STORE
-        self._board.own(self._me)
+            if self._heritage is None:
+                log.event("error", "store_unavailable", error=str(error))
+                return NO_STORE
+            self._lost_store(error, began)
+        if self._heritage is None:
+            self._board.own(self._me)
+            self._life_r, self._life_w = os.pipe()
         # What the app's module used while it was loaded stays on this side of the forks.
         self._app.close()
         self._selector = selectors.DefaultSelector()
-        self._wakeup_r, self._wakeup_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _pipe()
-        self._selector.register(self._wakeup_r, selectors.EVENT_READ)
+        self._selector.register(self._signals.fd, selectors.EVENT_READ)
         self._waiter: Waiter = self._store.timer_waiter(self._names)
-        self._waiter_fd: int | None = None
-        self._life_r, self._life_w = os.pipe()
-        previous = {number: signal.signal(number, self._record) for number in _HANDLED}
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        signal.set_wakeup_fd(self._wakeup_w, warn_on_full_buffer=False)
         log.event(
             "info",
-            "started",
+            "started" if self._heritage is None else "took_over",
             version=__version__,
             pid=os.getpid(),
             app=self._app.name,
-            store=info.url,
-            server=info.version,
+            store=masked(self._settings.store_url),
+            server=server or None,
             processes=self._want,
             queues=",".join(self._names),
             handlers=len(self._app.registry),
         )
-        for warning in warnings:
+        for warning in warnings if self._heritage is None else ():
             log.event("warning", "store_warning", why=warning)
         self._name_unlimited()
         gc.collect()
@@ -225,9 +240,6 @@ class Master:
                 pass
         finally:
             self._end()
-            signal.set_wakeup_fd(-1)
-            for number, handler in previous.items():
-                signal.signal(number, handler)
         log.event("info", "stopped", pid=os.getpid(), code=self._code)
         return self._code
 
@@ -236,26 +248,27 @@ class Master:
         if names and self._settings.timeout_ms is None:
             log.event("info", "no_time_limit", handlers=",".join(names))
 
-    def _record(self, signum: int, frame: FrameType | None) -> None:
-        self._signals.append(signum)
-
     def _turn(self) -> bool:
         """One round of the loop; True when the master is to end."""
         self._listen()
         for key, _ in self._selector.select(self._patience()):
-            if key.fd == self._wakeup_r:
-                drain(self._wakeup_r)
+            if key.fd == self._signals.fd:
+                drain(self._signals.fd)
             elif key.fd == self._waiter_fd:
                 self._heard()
-        while self._signals:
-            self._on_signal(self._signals.pop(0))
+        for number in self._signals.came():
+            self._on_signal(number)
         self._bury_children()
         self._enforce_limits()
         self._enforce_memory()
         self._keep_time()
+        if self._dump is not None and self._dump.is_done(self._children.values()):
+            self._dump = None
         if self._stop_at is not None:
             return self._stopped()
+        self._drive_reload()
         self._spawn_missing()
+        self._retire_surplus()
         if self._burst is not None and self._is_drained():
             self._begin_stop("burst")
         return False
@@ -268,6 +281,10 @@ class Master:
         wait = min(TICK_S, due - now)
         if self._stop_at is not None or self._burst is not None or self._unreaped:
             wait = min(wait, SHORT_TICK_S)
+        if self._dump is not None:
+            wait = min(wait, self._dump.due - now)
+        if self._replacing_since is not None:
+            wait = min(wait, REPLACE_TICK_S)
         if self._outage_since is not None:
             wait = min(wait, self._try_store_at - now)
         if len(self._children) < self._want and self._stop_at is None:
@@ -282,40 +299,204 @@ class Master:
 
     def _on_signal(self, number: int) -> None:
         match number:
-            case signal.SIGTERM | signal.SIGINT | signal.SIGHUP:
+            case signal.SIGTERM | signal.SIGINT:
                 if self._stop_at is None:
                     self._begin_stop(signal.Signals(number).name)
-                elif number != signal.SIGHUP:
+                else:
                     self._kill_all()
             case signal.SIGQUIT:
                 self._begin_stop("SIGQUIT")
                 self._kill_all()
+            case signal.SIGHUP:
+                self.reload()
             case signal.SIGTTIN:
-                self._want = min(scoreboard.MOST, self._want + 1)
-                log.event("info", "resized", processes=self._want)
-            case signal.SIGTTOU if self._want > 1:
-                self._want -= 1
-                log.event("info", "resized", processes=self._want)
-                youngest = max(
-                    (c for c in self._children.values() if not c.retiring), key=lambda c: c.born, default=None
-                )
-                if youngest is not None:
-                    youngest.retiring = True
-                    _signal(youngest.pid, signal.SIGTERM)
+                self.resize(self._want + 1)
+            case signal.SIGTTOU:
+                self.resize(self._want - 1)
+            case signal.SIGTSTP:
+                self.be_quiet(True)
+            case signal.SIGCONT:
+                self.be_quiet(False)
+            case signal.SIGUSR1:
+                self.dump()
+
+    @property
+    def state(self) -> str:
+        """stopping, reloading, quiet or running."""
+        if self._stop_at is not None:
+            return "stopping"
+        if self._reload_wanted or self._check is not None or self._replacing_since is not None:
+            return "reloading"
+        return "quiet" if self._board.quiet else "running"
+
+    def resize(self, want: int) -> None:
+        """So many workers from now on; at least one."""
+        want = max(1, min(MAX_PROCESSES, want))
+        if want != self._want:
+            self._want = want
+            log.event("info", "resized", processes=want)
+
+    def be_quiet(self, quiet: bool) -> None:
+        """Claim nothing more, and give back what has not started; or go on."""
+        if self._board.quiet == quiet or self._stop_at is not None:
+            return
+        self._board.quiet = quiet
+        # The workers will have said so by then.
+        self._timers.publish = SYSTEM.monotonic() + SHORT_TICK_S
+        log.event("info", "quiet" if quiet else "going_on", workers=len(self._children))
+        for child in self._children.values():
+            # An order that is none: it wakes who waits.
+            signal_one(child.pid, ORDER_SIGNAL)
+
+    def dump(self) -> None:
+        """The scoreboard goes to the log now, the workers' stacks as soon as they have written them."""
+        now_ns = monotonic_ns()
+        log.event(
+            "info",
+            "scoreboard",
+            pid=self._pid,
+            workers=len(self._children),
+            want=self._want,
+            quiet=self._board.quiet,
+            unreaped=len(self._unreaped),
+            store="up" if self._outage_since is None else "away",
+        )
+        for child in self._children.values():
+            run = child.slot.run()
+            log.event(
+                "info",
+                "worker",
+                pid=child.pid,
+                worker=child.slot.worker,
+                state=scoreboard.STATES[child.slot.state],
+                retiring=child.retiring or None,
+                claimed=child.slot.claimed,
+                running_ms=(now_ns - run.started_ns) // 1_000_000 if run is not None and run.under_way else None,
+                **named(run),
+            )
+        self._dump = stacks.Dump(self._children.values())
+
+    # -- reload
+
+    def reload(self) -> None:
+        """Asks for a reload: it begins when none is under way."""
+        if self._stop_at is not None:
+            return
+        if self._origin is None:
+            log.event("error", "reload_failed", why="this pool was not started by the command line; start it anew")
+            return
+        self._reload_wanted = True
+
+    def _drive_reload(self) -> None:
+        if self._check is not None:
+            if self._check.is_late:
+                signal_group(self._check.pid, signal.SIGKILL)
+            return
+        # New workers that can't start must not keep out the code that mends them.
+        if not self._reload_wanted or (self._replacing_since is not None and not self._young_deaths):
+            return
+        assert self._origin is not None
+        self._reload_wanted = False
+        log.event("info", "reloading", pid=self._pid, workers=len(self._children))
+        try:
+            self._check = Check(self._origin, self._settings)
+        except OSError as error:
+            self._reload_failed(f"the check can't be started: {error}")
+
+    def _checked(self, check: Check, code: int) -> None:
+        words = check.ended(code)
+        self._check = None
+        if self._stop_at is not None:
+            return
+        if code != 0:
+            late = f"the app was not imported within {CHECK_S:g} s"
+            self._reload_failed(late if check.is_late else words or death_of(code).text.replace("worker", "check"))
+        elif not self._reload_wanted:
+            self._hand_over(SYSTEM.monotonic() - check.began)
+        # Else what was checked may have changed since then: the loop begins anew.
+
+    def _reload_failed(self, why: str) -> None:
+        self._reload_error = why
+        log.event("error", "reload_failed", pid=self._pid, why=why, workers=len(self._children))
+
+    def _hand_over(self, took_s: float) -> None:
+        """The next image of this process goes on. Comes back only where that fails."""
+        assert self._origin is not None
+        # Nobody renews while the app is imported.
+        self._with_store(lambda: self._renew(self._settings.lease_ms + int(took_s * 4000)))
+        self._deafen()
+        self._waiter.close()
+        self._store.before_fork()
+        block()
+        left = Heritage(
+            pid=self._pid,
+            board_fd=self._board.fd,
+            pid_fd=self._pid_file.fd if self._pid_file is not None else None,
+            life=(self._life_r, self._life_w),
+            control_fd=None,
+            master=self._id,
+            started_ms=self._started_ms,
+            processes=self._settings.processes,
+            want=self._want,
+            shutdown_timeout_ms=self._settings.shutdown_timeout_ms,
+            queues=self._all_names(),
+            reloads=self._reloads,
+            again=self._reload_wanted,
+            outage_since=self._outage_since,
+            signals=self._signals.waiting(),
+        )
+        left.keep(self._children, self._unreaped)
+        try:
+            left.replace_process(self._origin)
+        except OSError as error:
+            self._reload_failed(f"the next image can't be started: {error}")
+        finally:
+            unblock()
+            self._waiter = self._store.timer_waiter(self._names)
+
+    def _all_names(self) -> list[str]:
+        """All queues that a worker of this master may hold claims of."""
+        return [*self._names, *self._old_names]
+
+    def _retire_surplus(self) -> None:
+        """Lets those go that are too many: of an old generation one for each new worker that is up, so that never fewer
+        than before claim; else the youngest."""
+        fresh = [child for child in self._children.values() if not child.old and not child.retiring]
+        old = [child for child in self._children.values() if child.old and not child.retiring]
+        for child in sorted(fresh, key=lambda child: -child.born)[: max(0, len(fresh) - self._want)]:
+            self._retire(child)
+        surplus = sum(child.is_up for child in fresh) + len(old) - self._want
+        if old and len(self._children) >= scoreboard.MOST and all(child.is_up for child in fresh):
+            # No room for another: one has to go first.
+            surplus = max(surplus, 1)
+        for child in old[: max(0, surplus)]:
+            self._retire(child)
+        replaced = len(old) <= max(0, surplus) and sum(child.is_up for child in fresh) >= self._want
+        if self._replacing_since is not None and replaced:
+            took_s, self._replacing_since = SYSTEM.monotonic() - self._replacing_since, None
+            self._reload_error = None
+            finishing = sum(child.old for child in self._children.values())
+            log.event("info", "reloaded", pid=self._pid, took_ms=int(took_s * 1000), finishing=finishing)
+
+    def _retire(self, child: Child) -> None:
+        child.retiring = True
+        signal_one(child.pid, signal.SIGTERM)
 
     def _begin_stop(self, why: str) -> None:
         if self._stop_at is not None:
             return
         log.event("info", "stopping", why=why, workers=len(self._children))
         self._stop_at = SYSTEM.monotonic() + self._settings.shutdown_timeout_ms / 1000
+        if self._check is not None:
+            signal_group(self._check.pid, signal.SIGKILL)
         for child in self._children.values():
-            _signal(child.pid, signal.SIGTERM)
+            signal_one(child.pid, signal.SIGTERM)
 
     def _kill_all(self) -> None:
         self._at_once = True
         for child in self._children.values():
             child.ended_by = child.ended_by or Death("stopped", "stopped at once")
-            _signal_group(child.pid, signal.SIGKILL)
+            signal_group(child.pid, signal.SIGKILL)
 
     def _stopped(self) -> bool:
         """Drives the stop on; True when nothing is left to wait for."""
@@ -326,7 +507,7 @@ class Master:
             self._interrupted = True
             for child in self._children.values():
                 run = child.slot.run()
-                log.event("warning", "interrupted", worker=child.slot.worker, **_named(run))
+                log.event("warning", "interrupted", worker=child.slot.worker, **named(run))
                 if run is not None and run.under_way:
                     self._give_order(child, run, scoreboard.INTERRUPT)
         if self._children and now >= self._stop_at + last_grace and not self._at_once:
@@ -337,12 +518,18 @@ class Master:
 
     def _spawn_missing(self) -> None:
         while (
-            len([child for child in self._children.values() if not child.retiring]) < self._want
+            self._lacks_worker()
             and len(self._children) < scoreboard.MOST
             and SYSTEM.monotonic() >= self._spawn_not_before
             and self._stop_at is None
         ):
             self._spawn()
+
+    def _lacks_worker(self) -> bool:
+        """While an old generation works on, new workers come one by one: for a while there are more than wanted."""
+        fresh = [child for child in self._children.values() if not child.retiring and not child.old]
+        old = any(child.old and not child.retiring for child in self._children.values())
+        return len(fresh) < self._want and (not old or all(child.is_up for child in fresh))
 
     def _spawn(self) -> None:
         taken = {child.place for child in self._children.values()}
@@ -352,29 +539,31 @@ class Master:
         self._store.before_fork()
         sys.stdout.flush()
         sys.stderr.flush()
+        stacks_fd = stacks.new_file()
         # A signal that comes between the fork and the child's own handlers waits until they stand.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        block()
         try:
             pid = os.fork()
             if pid == 0:
-                self._be_worker(slot)
+                self._be_worker(slot, stacks_fd)
         except OSError as error:
             # No memory, or too many processes: those that there are work on.
             log.event("error", "fork_failed", error=str(error), workers=len(self._children))
             self._spawn_not_before = SYSTEM.monotonic() + TICK_S
+            os.close(stacks_fd)
             return
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+            unblock()
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
-        self._children[pid] = Child(pid, place, slot, SYSTEM.monotonic())
+        self._children[pid] = Child(pid, place, slot, SYSTEM.monotonic(), stacks_fd=stacks_fd)
         log.event("debug", "spawned", worker=place, pid=pid)
 
-    def _be_worker(self, slot: Slot) -> NoReturn:
+    def _be_worker(self, slot: Slot, stacks_fd: int) -> NoReturn:
         """The child's side of the fork; never returns, and finalises nothing that it inherited."""
         code = BROKEN
         try:
-            signal.set_wakeup_fd(-1)
+            self._signals.let_go()
             slot.be(os.getpid(), birth_of(os.getpid()))
             with contextlib.suppress(OSError):
                 os.setpgid(0, 0)
@@ -384,11 +573,11 @@ class Master:
                 self._pid_file.let_go()
             self._waiter.close()
             self._selector.close()
-            os.close(self._wakeup_r)
-            os.close(self._wakeup_w)
+            for child in self._children.values():
+                os.close(child.stacks_fd)
             random.seed()
             backoff.reseed()
-            code = self._work(slot)
+            code = self._work(slot, stacks_fd)
         except BatchqError as error:
             log.event("error", "worker_failed", pid=os.getpid(), error=str(error))
         except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run the master's code
@@ -399,22 +588,24 @@ class Master:
                 sys.stderr.flush()
             os._exit(code)
 
-    def _work(self, slot: Slot) -> int:
-        read, write = _pipe()
+    def _work(self, slot: Slot, stacks_fd: int) -> int:
+        read, write = pipe()
         store = open_store(self._settings.store_url, self._settings)
         worker = Worker(self._app, store, self._settings, slot, self._queues, read)
         store.be_patient(lambda: worker.stopping)
         signal.signal(signal.SIGTERM, lambda *_: worker.stop())
         signal.signal(ORDER_SIGNAL, worker.obey)
-        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGCONT):
             # Not SIG_IGN: what a handler starts would inherit that, and hear no Ctrl-C of its own.
             signal.signal(number, _pass_by)
+        stacks.listen(stacks_fd)
         for number in (signal.SIGTTIN, signal.SIGTTOU):
             # A worker is in the background of its terminal: with a handler its writes would be begun again for ever.
             signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTSTP):
+            signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+        unblock()
         return worker.run()
 
     def _bury_children(self) -> None:
@@ -422,11 +613,14 @@ class Master:
         while (dead := reap_child(self._kill_group_of)) is not None:
             pid, status = dead
             child = self._children.pop(pid, None)
+            code = os.waitstatus_to_exitcode(status)
+            if self._check is not None and pid == self._check.pid:
+                self._checked(self._check, code)
             if child is None:
                 continue  # A stranger: adopted as PID 1, or a handler's.
-            code = os.waitstatus_to_exitcode(status)
+            os.close(child.stacks_fd)
             self._count_young(child, code)
-            death = child.ended_by or _death(code)
+            death = child.ended_by or death_of(code)
             if code not in (0, UNSETTLED) and child.ended_by is None:
                 log.event(
                     "error",
@@ -434,7 +628,7 @@ class Master:
                     worker=child.slot.worker,
                     pid=pid,
                     why=death.text,
-                    **_named(child.slot.run()),
+                    **named(child.slot.run()),
                 )
             if child.slot.worker:
                 self._unreaped.append(Unreaped(child.slot.worker, death, child.slot.run()))
@@ -443,8 +637,8 @@ class Master:
 
     def _kill_group_of(self, pid: int) -> None:
         """What handlers spawned goes with their worker; the group of a stranger is none of ours."""
-        if pid in self._children:
-            _signal_group(pid, signal.SIGKILL)
+        if pid in self._children or (self._check is not None and pid == self._check.pid):
+            signal_group(pid, signal.SIGKILL)
 
     def _count_young(self, child: Child, code: int) -> None:
         """Workers that can't start end the master; until then each is tried a little later than the one before."""
@@ -455,7 +649,7 @@ class Master:
         self._spawn_not_before = SYSTEM.monotonic() + min(5.0, 0.1 * 2**self._young_deaths)
         some_work = any(child.slot.state != scoreboard.BOOTING for child in self._children.values())
         if self._young_deaths >= MOST_YOUNG and not some_work and self._stop_at is None:
-            log.event("error", "workers_cant_start", tries=self._young_deaths, why=_death(code).text)
+            log.event("error", "workers_cant_start", tries=self._young_deaths, why=death_of(code).text)
             self._code = CANT_START
             self._begin_stop("workers can't start")
 
@@ -468,10 +662,12 @@ class Master:
 
             terms, settings = self._runner.terms, self._settings
             if dead.death.cause == "lost":
-                queues = sorted({*self._names, *self._store.queues()})
+                queues = sorted({*self._all_names(), *self._store.queues()})
                 counted = reap_left(self._store, queues, dead.worker, ran, terms, settings.max_lost)
             else:
-                counted = reap_own(self._store, self._names, dead.worker, dead.death, ran, terms, settings.max_crashes)
+                counted = reap_own(
+                    self._store, self._all_names(), dead.worker, dead.death, ran, terms, settings.max_crashes
+                )
             self._unreaped.pop(0)
             if counted["lost"]:
                 log.event("warning", "reaped_lost", worker=dead.worker, jobs=counted["lost"], why=dead.death.text)
@@ -500,7 +696,7 @@ class Master:
                 continue  # Its worker writes it just now: the next look sees it whole.
             if child.ordered_run == run.number:
                 if child.slot.heard != run.number:
-                    _signal(child.pid, ORDER_SIGNAL)
+                    signal_one(child.pid, ORDER_SIGNAL)
                 if SYSTEM.monotonic() - child.ordered_at > grace_s and child.ended_by is None and not self._interrupted:
                     cancelled = child.slot.order()[1] == scoreboard.CANCEL
                     text = (
@@ -509,10 +705,10 @@ class Master:
                         else f"killed: ran past its time limit of {run.timeout_ms / 1000:g} s"
                     )
                     child.ended_by = Death("failed" if cancelled else "timed_out", text)
-                    log.event("warning", "killed", worker=child.slot.worker, why=text, **_named(run))
-                    _signal_group(child.pid, signal.SIGKILL)
+                    log.event("warning", "killed", worker=child.slot.worker, why=text, **named(run))
+                    signal_group(child.pid, signal.SIGKILL)
             elif run.timeout_ms and now_ns - run.started_ns > run.timeout_ms * 1_000_000:
-                log.event("warning", "timed_out", worker=child.slot.worker, **_named(run))
+                log.event("warning", "timed_out", worker=child.slot.worker, **named(run))
                 self._give_order(child, run, scoreboard.TIMED_OUT)
 
     def _enforce_memory(self) -> None:
@@ -525,13 +721,13 @@ class Master:
             if rss > most and child.ended_by is None:
                 text = f"killed: its memory of {rss >> 20} MiB was above max_rss_hard ({most >> 20} MiB)"
                 child.ended_by = Death("crashed", text)
-                log.event("error", "killed", worker=child.slot.worker, why=text, **_named(child.slot.run()))
-                _signal_group(child.pid, signal.SIGKILL)
+                log.event("error", "killed", worker=child.slot.worker, why=text, **named(child.slot.run()))
+                signal_group(child.pid, signal.SIGKILL)
 
     def _give_order(self, child: Child, run: Run, order: int) -> None:
         child.ordered_run, child.ordered_at = run.number, SYSTEM.monotonic()
         child.slot.give_order(run.number, order)
-        _signal(child.pid, ORDER_SIGNAL)
+        signal_one(child.pid, ORDER_SIGNAL)
 
     # -- time, leases, sweeps
 
@@ -639,13 +835,13 @@ class Master:
             elif promoted.next_in_ms is not None:
                 fire[queue] = SYSTEM.monotonic() + max(0.0, promoted.next_in_ms) / 1000
 
-    def _renew(self) -> None:
+    def _renew(self, lease_ms: int | None = None) -> None:
         # A stopped child is not renewed: when its lease is over it is reaped like any other.
-        children = {c.slot.worker: c for c in self._children.values() if c.slot.worker and not _is_stopped(c.pid)}
+        children = {c.slot.worker: c for c in self._children.values() if c.slot.worker and not is_stopped(c.pid)}
         if not children:
             return
-        for queue in self._names:
-            renewal = self._store.renew(queue, list(children), self._settings.lease_ms)
+        for queue in self._all_names():
+            renewal = self._store.renew(queue, list(children), lease_ms or self._settings.lease_ms)
             for worker, word in zip(children, renewal.words, strict=True):
                 if word is Word.SEALED:
                     log.event("warning", "lease_lost", queue=queue, worker=worker)
@@ -655,7 +851,7 @@ class Master:
                 if run is None or not run.under_way or (run.queue, run.id, run.token) != (queue, job_id, token):
                     continue
                 if child.ordered_run != run.number:
-                    log.event("info", "cancelling", worker=worker, **_named(run))
+                    log.event("info", "cancelling", worker=worker, **named(run))
                     self._give_order(child, run, scoreboard.CANCEL)
 
     def _look_for_lost(self) -> None:
@@ -705,6 +901,10 @@ class Master:
             "host": platform.node(),
             "pid": os.getpid(),
             "since_ms": self._started_ms,
+            "state": self.state,
+            "processes": self._want,
+            "reloads": self._reloads,
+            "reload_error": self._reload_error,
             "queues": self._names,
             "outages": self._store.outages,
             "spool": self._settings.spool if self._settings.fallback else "",
@@ -714,7 +914,7 @@ class Master:
     def _is_drained(self) -> bool:
         """For --burst: nothing is left on any queue that is not paused, and nobody works."""
         before = self._work_done()
-        if self._unreaped or any(state != scoreboard.IDLE for state, _ in before):
+        if self._unreaped or any(state not in (scoreboard.IDLE, scoreboard.QUIET) for state, _ in before):
             return False
         left = 0
 
@@ -742,7 +942,7 @@ class Master:
         """Whatever happened: no child is left, nothing is held that could be given back."""
         for child in self._children.values():
             child.ended_by = child.ended_by or Death("stopped", "stopped with its master")
-            _signal_group(child.pid, signal.SIGKILL)
+            signal_group(child.pid, signal.SIGKILL)
         while self._children:
             self._bury_children()
             if self._children:
@@ -755,55 +955,9 @@ class Master:
         self._with_store(lambda: self._store.publish(self._id, {}, 0))
         self._waiter.close()
         self._selector.close()
-        for fd in (self._wakeup_r, self._wakeup_w, self._life_r, self._life_w):
+        for fd in (self._life_r, self._life_w):
             os.close(fd)
 
 
-def _pass_by(signum: int, frame: FrameType | None) -> None:
+def _pass_by(signum: int, frame: object) -> None:
     """Signals that are the master's business."""
-
-
-def _pipe() -> tuple[int, int]:
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    os.set_blocking(write, False)
-    return read, write
-
-
-def _death(code: int) -> Death:
-    """Names the death of a worker for people."""
-    if code >= 0:
-        return Death("crashed", f"the worker ended with exit code {code}")
-    name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
-    hint = "; out of memory, or killed by hand?" if -code == signal.SIGKILL else ""
-    return Death("crashed", f"the worker was killed by {name}{hint}")
-
-
-def _named(run: Run | None) -> dict[str, Any]:
-    """The keys of a log line that name the job under way."""
-    if run is None or not run.under_way:
-        return {}
-    return {"queue": run.queue, "job": run.id, "token": run.token, "handler": run.handler}
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _signal_group(pid: int, number: int) -> None:
-    """The worker and what its handlers spawned. A child that is not yet a leader is met by its own pid."""
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:
-        _signal(pid, number)
-    except PermissionError:
-        # macOS says so of a group of zombies.
-        _signal(pid, number)
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False

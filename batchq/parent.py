@@ -23,9 +23,15 @@ def die_with(life_r: int, life_w: int, *, parent: int) -> None:
     os.close(life_w)
     if sys.platform == "linux":
         os.close(life_r)
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
         threading.Thread(target=_watch, args=(life_r,), name="batchq-parent", daemon=True).start()
+    die_with_parent(parent)
+
+
+def die_with_parent(parent: int) -> None:
+    """The kernel ends this process with its parent, where it can (Linux); where that has died already, it ends now."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may have died before the call above.
     if os.getppid() != parent:
         os._exit(70)

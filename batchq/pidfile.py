@@ -17,7 +17,8 @@ class PidFile:
         self.path = Path(path)
         #: The scoreboard's place.
         self.board = f"{path}.board"
-        self._fd: int | None = None
+        #: Holds the lock.
+        self.fd: int | None = None
 
     def take(self) -> None:
         """Raises ConfigError where a live master holds it, or where it can't be written."""
@@ -35,17 +36,21 @@ class PidFile:
             ) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        self._fd = fd
+        self.fd = fd
+
+    def adopt(self, fd: int | None) -> None:
+        """Goes on with the lock of the image before this one."""
+        self.fd = fd
 
     def let_go(self) -> None:
         """In a child: closes its copy, which leaves the lock to the parent."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
 
     def remove(self, *, board: bool = True) -> None:
         """At the end. The files go before the lock: nobody finds them unlocked. `board`: that of the scoreboard too."""
-        if self._fd is not None:
+        if self.fd is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
             if board:

@@ -35,6 +35,7 @@ from batchq.pace import SURPRISE_MS, Order, Pace, Runtimes
 from batchq.recycle import Recycling
 from batchq.runner import Interrupted, Prepared, Runner, safe_text
 from batchq.scoreboard import Slot
+from batchq.signals import drain
 from batchq.store import Store, Waiter
 
 #: Exit codes of a worker, for its master.
@@ -47,6 +48,9 @@ _QUIET = (Completed, Released, Snoozed)
 _HERE = os.path.dirname(__file__)
 _STORES = tuple(os.path.join(_HERE, name) for name in ("redis_store.py", "connect.py", os.path.join("spool", "")))
 _RUNNER = os.path.join(_HERE, "runner.py")
+
+#: A worker of a pool that is quiet looks so often whether it still is.
+REST_S = 1.0
 
 #: The signal by which the master says that an order stands in the slot.
 ORDER_SIGNAL = signal.SIGUSR1
@@ -149,9 +153,19 @@ class Worker:
             self._store.register(queue, self.id, self._settings.lease_ms)
 
     def _loop(self) -> None:
-        waiter = self._store.wake_waiter(self._names)
+        waiter: Waiter | None = None
         try:
             while not self._stop:
+                if self._slot.pool_is_quiet:
+                    if waiter is not None:
+                        # Hints are for others meanwhile.
+                        waiter.close()
+                        waiter = None
+                    self._give_back()
+                    self._rest()
+                    continue
+                if waiter is None:
+                    waiter = self._store.wake_waiter(self._names)
                 if not self._turn():
                     self._wait(waiter)
                 elif (why := self._recycling.due(self._claimed)) is not None:
@@ -159,7 +173,14 @@ class Worker:
                     break
             self._give_back()
         finally:
-            waiter.close()
+            if waiter is not None:
+                waiter.close()
+
+    def _rest(self) -> None:
+        """Until a signal comes, the master's that the pool is to go on among them; or for a second."""
+        self._slot.say(scoreboard.QUIET, self._claimed)
+        select.select([self._wakeup_fd], [], [], REST_S)
+        drain(self._wakeup_fd)
 
     def _wait(self, waiter: Waiter) -> None:
         """Until a hint or a signal comes, or the store's own limit is over."""
@@ -168,7 +189,7 @@ class Worker:
             waiter.arm()
         except StoreUnavailable:
             return  # The next claim waits for the store, and says so.
-        if self._stop:
+        if self._stop or self._slot.pool_is_quiet:
             return
         ready, _, _ = select.select([waiter.fileno(), self._wakeup_fd], [], [], self._store.traits.idle_wait_s)
         if self._wakeup_fd in ready:
@@ -274,7 +295,7 @@ class Worker:
         try:
             while True:
                 with self._lock:
-                    if self._stop:
+                    if self._stop or self._slot.pool_is_quiet:
                         self._give_back()
                     if not self._tail:
                         break
@@ -406,11 +427,3 @@ def _is_inside_store(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return False
-
-
-def drain(fd: int) -> bytes:
-    """Empties a non-blocking pipe."""
-    try:
-        return os.read(fd, 4096)
-    except BlockingIOError:
-        return b""

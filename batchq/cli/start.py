@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -11,6 +11,10 @@ from batchq.cli.endings import show_tracebacks
 from batchq.cli.params import F, warn_of_password
 from batchq.config import rules
 from batchq.kinds import Count, Duration, Flag, Queues, Size
+
+if TYPE_CHECKING:
+    from batchq.app import App
+    from batchq.config import Settings
 
 #: The line of help of each setting, in the order of the help. A test compares them with the settings there are.
 HELP = {
@@ -104,10 +108,39 @@ def start(app: str | None, burst: Literal["all", "ready"] | None, queues: tuple[
     \b
     TERM, INT   stop claiming, wait for running jobs, give back the rest; again: at once
     QUIT        at once
+    HUP         reload: settings and app anew, without losing capacity
     TTIN, TTOU  one worker more, one fewer
+    TSTP, CONT  claim nothing more; go on
+    USR1        the workers and their stacks to the log
     """
-    from batchq import config
+    from batchq.handover import Heritage, origin
+    from batchq.signals import Signals
 
+    began = origin()
+    heritage = Heritage.take()
+    # After an exec they are blocked until now, and what came meanwhile is recorded here.
+    signals = None if heritage is None else Signals()
+    try:
+        loaded, settings, check = _prepare(app, queues, flags)
+    except BaseException as error:
+        if heritage is not None:
+            heritage.give_up(error)
+        raise
+    if check:
+        return 0
+
+    from batchq.master import Master
+
+    return Master(loaded, settings, list(settings.queues), burst, began, heritage, signals).run()
+
+
+def _prepare(app: str | None, queues: tuple[str, ...], flags: dict[str, Any]) -> tuple[App, Settings, bool]:
+    """The app and the settings; True where this process is to check just that, for a reload."""
+    from batchq import config, log
+    from batchq.handover import asked_to_check, check_identity
+    from batchq.loading import load_app
+
+    wanted = asked_to_check()
     flags |= {"app": app, "queues": [part for given in queues for part in given.split(",")] or None}
     warn_of_password(flags.get("url"))
     # Read before the app is imported, so that a wrong flag is told at once; and again below what the app's code says.
@@ -119,17 +152,9 @@ def start(app: str | None, burst: Literal["all", "ready"] | None, queues: tuple[
             "no app given; write `batchq start module:app`, or set BATCHQ_APP, or app in [tool.batchq]",
             click.get_current_context(),
         )
-    return _serve(spec, flags, burst)
-
-
-def _serve(spec: str, flags: dict[str, Any], burst: Literal["all", "ready"] | None) -> int:
-    from batchq import log
-    from batchq.loading import load_app
-
     loaded = load_app(spec)
     settings = loaded.configure(flags)
     log.setup(settings.log_format, settings.log_level)
-
-    from batchq.master import Master
-
-    return Master(loaded, settings, queues=list(settings.queues), burst=burst).run()
+    if wanted is not None:
+        check_identity(wanted, settings)
+    return loaded, settings, wanted is not None

@@ -44,7 +44,7 @@ def attempts_spent(rig: Rig, job: str) -> int:
     return rig.job(job).attempt
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_graceful_stop_finishes_what_runs_and_gives_back_the_rest(rig: Rig, number: signal.Signals) -> None:
     """The running job ends well, those behind it are pending and untouched, the pool ends with 0."""
     rig.app(APP)

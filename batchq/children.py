@@ -1,0 +1,92 @@
+"""Worker processes as their master sees them: who they are, how they ended, how they are signalled. Decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from batchq import scoreboard
+from batchq.scoreboard import Run, Slot
+from batchq.sweeps import Death
+
+
+@dataclass(slots=True)
+class Child:
+    """One worker process."""
+
+    pid: int
+    place: int
+    slot: Slot
+    #: On the monotonic clock.
+    born: float
+    #: Why this master ended it, where it did; None: its own death.
+    ended_by: Death | None = None
+    #: The run that was given an order, when, and what.
+    ordered_run: int = 0
+    ordered_at: float = 0.0
+    #: It was told to end when its job is done.
+    retiring: bool = False
+    #: It was forked before the last reload, and runs the code of then.
+    old: bool = False
+    #: Where it writes its stacks when asked; see `stacks`.
+    stacks_fd: int = -1
+
+    @property
+    def is_up(self) -> bool:
+        """It is known to the store, and has begun to claim."""
+        return self.slot.state != scoreboard.BOOTING
+
+
+@dataclass(slots=True)
+class Unreaped:
+    """A dead worker whose claims could not be moved yet: the store was away."""
+
+    worker: str
+    death: Death
+    run: Run | None
+
+
+def death_of(code: int, hint: str = "") -> Death:
+    """Names the death of a worker for people. `hint`: what else is known, for a SIGKILL that nobody here sent."""
+    if code >= 0:
+        return Death("crashed", f"the worker ended with exit code {code}")
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
+    if -code == signal.SIGKILL:
+        name += hint or "; out of memory, or killed by hand?"
+    return Death("crashed", f"the worker was killed by {name}")
+
+
+def named(run: Run | None) -> dict[str, Any]:
+    """The keys of a log line that name the job under way."""
+    if run is None or not run.under_way:
+        return {}
+    return {"queue": run.queue, "job": run.id, "token": run.token, "handler": run.handler}
+
+
+def signal_one(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def signal_group(pid: int, number: int) -> None:
+    """The worker and what its handlers spawned. A child that is not yet a leader is met by its own pid."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        signal_one(pid, number)
+    except PermissionError:
+        # macOS says so of a group of zombies.
+        signal_one(pid, number)
+
+
+def is_stopped(pid: int) -> bool:
+    """The process is stopped by a signal."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False

@@ -1,0 +1,240 @@
+"""HUP: the same process goes on with new code, its running jobs undisturbed, its capacity kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from batchq import scoreboard
+from batchq.lifecycle import State
+from batchq.parent import birth_of
+from batchq.scoreboard import Scoreboard
+from tests.process.rig import Pool, Rig
+
+APP = """
+VERSION = %r
+
+
+@app.job
+def gated():
+    note("S")
+    while not os.path.exists("gate"):
+        time.sleep(0.01)
+    note("E")
+
+
+@app.job
+def version():
+    note("S" + VERSION)
+
+
+@app.job
+def work():
+    note("S")
+    time.sleep(0.004)
+    note("E")
+
+
+@app.job(timeout=1.5, max_attempts=1)
+def slow():
+    note("S")
+    time.sleep(60)
+"""
+
+
+def write(rig: Rig, version: str) -> None:
+    rig.app(APP % version)
+    # Two versions written in one second, of one length, have one cached compilation: see PEP 552.
+    for cached in (rig.folder / "__pycache__").glob("app.*"):
+        cached.unlink()
+
+
+def reload(rig: Rig, pool: Pool, times: int = 1) -> None:
+    """One more, until all workers are of the new generation."""
+    before = len(pool.lines("reloaded"))
+    pool.send(signal.SIGHUP)
+    rig.until(lambda: len(pool.lines("reloaded")) >= before + times, "it has reloaded", within=20)
+
+
+def test_reload_runs_new_code_and_leaves_running_jobs_alone(rig: Rig) -> None:
+    """Same pid, new handlers; the job that ran ends well in its old worker, renewed all the while."""
+    write(rig, "1")
+    job = rig.enqueue("gated")
+    pid_file = rig.folder / "pool.pid"
+    pool = rig.start("--lease", "900ms", "--pid-file", str(pid_file), n=2)
+    worker = rig.until_started(job)
+    first = rig.enqueue("version")
+    rig.until(lambda: rig.ledger.entries("S1", first), "old code ran")
+    write(rig, "2")
+    reload(rig, pool)
+    assert int(pid_file.read_text()) == pool.pid
+    second = rig.enqueue("version")
+    rig.until(lambda: rig.ledger.entries("S2", second), "new code ran")
+    # Longer than its lease.
+    ended = time.monotonic() + 1.5
+    rig.until(lambda: time.monotonic() > ended, "time goes by")
+    assert worker in pool.workers()
+    assert len(pool.workers()) == 3
+    (rig.folder / "gate").touch()
+    stats = rig.until_counts(done=3)
+    rig.until(lambda: len(pool.workers()) == 2, "the old worker is gone")
+    assert [(entry.pid, entry.token) for entry in rig.ledger.entries(job=job)] == [(worker, 1)] * 2
+    assert not any(stats.totals[name] for name in ("lost", "crashed", "released", "fenced", "reaped"))
+    assert pool.stop() == 0
+    assert not list(rig.folder.glob("pool.pid*"))
+
+
+def test_app_that_does_not_import_changes_nothing(rig: Rig) -> None:
+    """The user's own line is in the log; the old code works on, and a later reload of mended code goes well."""
+    write(rig, "1")
+    pool = rig.start(n=2)
+    workers = pool.workers()
+    (rig.folder / "app.py").write_text("import batchq\nraise RuntimeError('a typo of mine')\n")
+    pool.send(signal.SIGHUP)
+    rig.until(lambda: pool.lines("reload_failed"), "it is refused")
+    [line] = pool.lines("reload_failed")
+    assert "a typo of mine" in line
+    assert "app.py" in line
+    assert pool.workers() == workers
+    job = rig.enqueue("version")
+    rig.until(lambda: rig.ledger.entries("S1", job), "old code ran")
+    write(rig, "2")
+    reload(rig, pool)
+    job = rig.enqueue("version")
+    rig.until(lambda: rig.ledger.entries("S2", job), "new code ran")
+    assert pool.stop() == 0
+
+
+def test_other_store_is_no_reload(redis_rig: Rig) -> None:
+    """The workers so far hold jobs of the old one: it is refused, and says what to do."""
+    redis_rig.app("app = App(prefix=open('prefix').read())\n@app.job\ndef noop(): note('S')\n")
+    (redis_rig.folder / "prefix").write_text(redis_rig.prefix)
+    pool = redis_rig.start(BATCHQ_PREFIX="")
+    (redis_rig.folder / "prefix").write_text(redis_rig.prefix + "x")
+    pool.send(signal.SIGHUP)
+    redis_rig.until(lambda: pool.lines("reload_failed"), "it is refused")
+    assert "prefix" in pool.lines("reload_failed")[0]
+    assert pool.stop() == 0
+
+
+def test_second_reload_during_a_reload_is_remembered(rig: Rig) -> None:
+    """What was written last is what runs at the end."""
+    write(rig, "1")
+    pool = rig.start(n=2)
+    write(rig, "2")
+    pool.send(signal.SIGHUP)
+    rig.until(lambda: pool.lines("reloading"), "it has begun")
+    write(rig, "3")
+    pool.send(signal.SIGHUP)
+    rig.until(lambda: pool.lines("took_over"), "the next image has begun")
+    write(rig, "4")
+    pool.send(signal.SIGHUP)
+
+    def runs_last() -> bool:
+        job = rig.enqueue("version")
+        rig.until(lambda: rig.ledger.entries(job=job), "it ran")
+        return rig.ledger.entries(job=job)[0].kind == "S4"
+
+    rig.until(runs_last, "the last version runs", within=20)
+    assert pool.stop() == 0
+    assert {entry.attempt for entry in rig.ledger.entries()} == {1}
+
+
+def test_state_is_kept(rig: Rig) -> None:
+    """The size that TTIN made, being quiet, and the time limit of a job that runs."""
+    write(rig, "1")
+    pool = rig.start("--grace", "1s", n=1)
+    pool.send(signal.SIGTTIN)
+    pool.wait_ready(2)
+    job = rig.enqueue("slow")
+    rig.until_started(job)
+    pool.send(signal.SIGTSTP)
+    rig.until(lambda: pool.lines("quiet"), "it is quiet")
+    reload(rig, pool)
+    waits = rig.enqueue("version")
+    rig.until(lambda: len(pool.workers()) == 3, "two new ones, and the one that works")
+    dead = rig.until(lambda: rig.job(job).state is State.DEAD and rig.job(job), "its time limit is kept")
+    assert dead
+    assert (dead.reason, dead.attempt) == ("timed_out", 1)
+    assert rig.job(waits).state is State.PENDING
+    pool.send(signal.SIGCONT)
+    rig.until(lambda: rig.ledger.entries(job=waits), "it goes on")
+    assert len(pool.workers()) == 2
+    assert pool.stop() == 0
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.15, 0.25, 0.4])
+def test_stop_during_a_reload_is_not_lost(redis_rig: Rig, delay_s: float) -> None:
+    """Before the exec, across it, behind it: the pool ends in order."""
+    write(redis_rig, "1")
+    pool = redis_rig.start(n=2)
+    pool.send(signal.SIGHUP)
+    time.sleep(delay_s)
+    pool.send(signal.SIGTERM)
+    assert pool.wait() == 0
+    redis_rig.until_clean()
+    assert not redis_rig.store.leases("default").ends
+
+
+def claimers(board: Scoreboard) -> int:
+    """Workers that live and have begun to claim, by the scoreboard."""
+    slots = [board.slot(place) for place in range(board.slots)]
+    return sum(
+        slot.state in (scoreboard.IDLE, scoreboard.BUSY) and birth_of(slot.process[0]) == slot.process[1]
+        for slot in slots
+    )
+
+
+@pytest.mark.parametrize(
+    "reloads", [10, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(600)])], ids=["short", "full"]
+)
+def test_reloads_under_load_lose_and_double_nothing(rig: Rig, reloads: int) -> None:
+    """One after the other while jobs flow: each job begins once and ends once, and capacity is kept."""
+    write(rig, "1")
+    n = 3
+    pool = rig.start("--pid-file", str(rig.folder / "pool.pid"), n=n)
+    ids: list[str] = []
+    least = n
+    board = Scoreboard.at(str(rig.folder / "pool.pid.board"))
+    for number in range(reloads):
+        pool.send(signal.SIGHUP)
+        while len(pool.lines("reloaded")) <= number:
+            if rig.stats().counts["pending"] < 200:
+                ids += rig.enqueue_many("work", [()] * 200)
+            least = min(least, claimers(board))
+            assert pool.process.poll() is None, rig.logs()
+    stats = rig.until_counts(within=60, done=len(ids))
+    assert not any(stats.totals[name] for name in ("lost", "crashed", "fenced", "dead", "retried")), stats
+    entries = rig.ledger.entries()
+    assert sorted(entry.job for entry in entries if entry.kind == "S") == sorted(ids)
+    assert sorted(entry.job for entry in entries if entry.kind == "E") == sorted(ids)
+    assert {entry.attempt for entry in entries} == {1}
+    assert least >= n - 1
+    assert len(pool.lines("took_over")) == reloads
+    rig.until(lambda: len(pool.workers()) == n, "the old ones are gone")
+    assert pool.stop() == 0
+    assert not rig.store.leases("default").ends
+    print(f"{rig.kind}: {len(ids)} jobs over {reloads} reloads, at least {least} of {n} at work")
+
+
+def test_descriptors_do_not_pile_up(redis_rig: Rig) -> None:
+    """After some reloads master and workers hold as many as before."""
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("no /proc on this system")
+    write(redis_rig, "1")
+    pool = redis_rig.start("--pid-file", str(redis_rig.folder / "pool.pid"), n=2)
+
+    def held() -> list[int]:
+        return [len(os.listdir(f"/proc/{pid}/fd")) for pid in (pool.pid, *pool.workers())]
+
+    reload(redis_rig, pool)
+    redis_rig.until(lambda: len(pool.workers()) == 2, "the old ones are gone")
+    before = held()
+    for _ in range(3):
+        reload(redis_rig, pool)
+    redis_rig.until(lambda: len(pool.workers()) == 2, "the old ones are gone")
+    redis_rig.until(lambda: max(held()) <= max(before) + 1, "as many as before")
+    assert pool.stop() == 0
