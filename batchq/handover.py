@@ -137,6 +137,7 @@ class Heritage:
     #: Queues that the workers so far may hold claims of.
     queues: list[str]
     reloads: int
+    failed_reloads: int
     #: A reload was asked for meanwhile.
     again: bool
     outage_since: float | None

@@ -25,6 +25,7 @@ from batchq.app import App
 from batchq.children import Child, Unreaped, death_of, is_stopped, named, signal_group, signal_one
 from batchq.clock import SYSTEM, monotonic_ns
 from batchq.config import MAX_PROCESSES, Settings, masked
+from batchq.control import ControlServer
 from batchq.errors import BatchqError, ConfigError, StoreError, StoreUnavailable
 from batchq.handover import CHECK_S, Check, Heritage, Origin
 from batchq.job import Claim, random_name
@@ -110,6 +111,7 @@ class Master:
         #: A reload is asked for, and not yet begun.
         self._reload_wanted = False
         self._reloads = 0
+        self._failed_reloads = 0
         #: Why the last one failed.
         self._reload_error: str | None = None
         self._replacing_since: float | None = None
@@ -184,7 +186,7 @@ class Master:
         if left.processes == self._settings.processes:
             self._want = left.want
         self._old_names = [name for name in left.queues if name not in self._names]
-        self._reloads = left.reloads + 1
+        self._reloads, self._failed_reloads = left.reloads + 1, left.failed_reloads
         self._reload_wanted = left.again
         self._outage_since = left.outage_since
         self._children = left.workers(self._board)
@@ -217,6 +219,7 @@ class Master:
         self._app.close()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._signals.fd, selectors.EVENT_READ)
+        self._control = self._open_control()
         self._waiter: Waiter = self._store.timer_waiter(self._names)
         log.event(
             "info",
@@ -251,8 +254,10 @@ class Master:
     def _turn(self) -> bool:
         """One round of the loop; True when the master is to end."""
         self._listen()
-        for key, _ in self._selector.select(self._patience()):
-            if key.fd == self._signals.fd:
+        for key, mask in self._selector.select(self._patience()):
+            if key.data is not None:
+                key.data(mask)
+            elif key.fd == self._signals.fd:
                 drain(self._signals.fd)
             elif key.fd == self._waiter_fd:
                 self._heard()
@@ -376,6 +381,42 @@ class Master:
             )
         self._dump = stacks.Dump(self._children.values())
 
+    # -- the control socket
+
+    def _open_control(self) -> ControlServer | None:
+        if self._pid_file is None:
+            return None
+        inherited = self._heritage.control_fd if self._heritage is not None else None
+        try:
+            return ControlServer(self._pid_file.socket, self._selector, self._answer, inherited)
+        except OSError as error:
+            log.event("warning", "no_control", path=self._pid_file.socket, error=error.strerror or str(error))
+            return None
+
+    def _answer(self, request: dict[str, object]) -> dict[str, object]:
+        match request:
+            case {"do": "status"}:
+                return self._status()
+            case {"do": "workers"}:
+                return {"workers": self._status()["workers"]}
+            case {"do": "stop", **options}:
+                self._begin_stop("asked to")
+                if options.get("at_once"):
+                    self._kill_all()
+            case {"do": "reload"}:
+                if self._origin is None:
+                    raise BatchqError("reload: this pool was not started by the command line; start it anew")
+                self.reload()
+            case {"do": "quiet" | "resume" as word}:
+                self.be_quiet(word == "quiet")
+            case {"do": "resize", "processes": int(want)} if 1 <= want <= MAX_PROCESSES:
+                self.resize(want)
+            case {"do": "resize"}:
+                raise BatchqError(f"resize: expected processes from 1 to {MAX_PROCESSES}")
+            case _:
+                raise BatchqError("do: expected status, workers, stop, reload, quiet, resume or resize")
+        return {"pid": self._pid, "state": self.state}
+
     # -- reload
 
     def reload(self) -> None:
@@ -417,6 +458,7 @@ class Master:
 
     def _reload_failed(self, why: str) -> None:
         self._reload_error = why
+        self._failed_reloads += 1
         log.event("error", "reload_failed", pid=self._pid, why=why, workers=len(self._children))
 
     def _hand_over(self, took_s: float) -> None:
@@ -433,7 +475,7 @@ class Master:
             board_fd=self._board.fd,
             pid_fd=self._pid_file.fd if self._pid_file is not None else None,
             life=(self._life_r, self._life_w),
-            control_fd=None,
+            control_fd=self._control.fd if self._control is not None else None,
             master=self._id,
             started_ms=self._started_ms,
             processes=self._settings.processes,
@@ -441,6 +483,7 @@ class Master:
             shutdown_timeout_ms=self._settings.shutdown_timeout_ms,
             queues=self._all_names(),
             reloads=self._reloads,
+            failed_reloads=self._failed_reloads,
             again=self._reload_wanted,
             outage_since=self._outage_since,
             signals=self._signals.waiting(),
@@ -573,6 +616,8 @@ class Master:
                 self._pid_file.let_go()
             self._waiter.close()
             self._selector.close()
+            if self._control is not None:
+                self._control.let_go()
             for child in self._children.values():
                 os.close(child.stacks_fd)
             random.seed()
@@ -800,6 +845,8 @@ class Master:
 
     def _keep_time(self) -> None:
         now, t, s = SYSTEM.monotonic(), self._timers, self._settings
+        if now >= t.sweep and self._control is not None:
+            self._control.tidy()
         if now >= t.sweep:
             t.sweep = now + min(TICK_S, s.sweep_ms / 1000)
             t.fire = dict.fromkeys(self._names, 0.0)
@@ -904,6 +951,7 @@ class Master:
             "state": self.state,
             "processes": self._want,
             "reloads": self._reloads,
+            "failed_reloads": self._failed_reloads,
             "reload_error": self._reload_error,
             "queues": self._names,
             "outages": self._store.outages,
@@ -954,6 +1002,8 @@ class Master:
             self._code = self._code or FAILED
         self._with_store(lambda: self._store.publish(self._id, {}, 0))
         self._waiter.close()
+        if self._control is not None:
+            self._control.close()
         self._selector.close()
         for fd in (self._life_r, self._life_w):
             os.close(fd)

@@ -17,6 +17,8 @@ class PidFile:
         self.path = Path(path)
         #: The scoreboard's place.
         self.board = f"{path}.board"
+        #: The control socket's.
+        self.socket = f"{path}.sock"
         #: Holds the lock.
         self.fd: int | None = None
 
@@ -37,6 +39,20 @@ class PidFile:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self.fd = fd
+
+    def holder(self) -> int | None:
+        """The pid of the master that holds the lock; None where none runs."""
+        try:
+            with open(self.path, "rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except OSError:
+                    text = file.read(20).strip()
+                    return int(text) if text.isdigit() else None
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                raise ConfigError(f"pid_file: {self.path} can't be read ({error.strerror})") from None
+        return None
 
     def adopt(self, fd: int | None) -> None:
         """Goes on with the lock of the image before this one."""

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchq.cli.control import local_status, takes_pid_file
 from batchq.cli.endings import NO_STORE, complain, flush, say
 from batchq.cli.output import Column, Table, fields, json_line, on_terminal, span, write
 from batchq.cli.params import reach, reaches_store, span_ms, takes_json
+from batchq.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     pass
@@ -28,21 +30,29 @@ def interval_ms(text: str) -> int:
 @takes_json
 @click.option("-w", "--watch", is_flag=True, help="Again and again, with rates, until Ctrl-C.")
 @click.option("--every", "every_ms", type=interval_ms, default="2s", show_default=True, help="How often, with --watch.")
+@takes_pid_file
 @reaches_store
-def status(as_json: bool, watch: bool, every_ms: int, url: str | None, prefix: str | None) -> int:
+def status(as_json: bool, watch: bool, every_ms: int, pid_file: str | None, url: str | None, prefix: str | None) -> int:
     """Show how many jobs stand where, what the workers do, and whether the store is up.
 
     DONE counts since the queue began, the other columns jobs in that state now; KEPT are completed ones. LAG is the
     age of the oldest pending job. With --json one object, with --watch one a line.
 
-    Exit code 4 if the store can't be reached.
+    Exit code 4 if the store can't be reached; then the workers shown are those of this host, where a pid file is
+    named.
     """
     with reach(url, prefix, only_look=True) as app:
+
+        def look() -> dict[str, Any]:
+            stats = app.stats()
+            here = None if stats["store"]["up"] else local_status(pid_file)
+            return stats if here is None else stats | {"workers": here["workers"]}
+
         if not watch:
-            return _show(app.stats(), None, as_json=as_json)
+            return _show(look(), None, as_json=as_json)
         before: tuple[float, dict[str, Any]] | None = None
         while True:
-            now, found = time.monotonic(), app.stats()
+            now, found = time.monotonic(), look()
             if on_terminal() and not as_json:
                 # Home, and clear to the end: no flicker, and the scroll-back stays.
                 write("\x1b[H\x1b[2J")
@@ -76,6 +86,8 @@ def _show(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None, *, a
         json_line(stats)
     elif store["up"]:
         _print(stats, rates)
+    elif stats["workers"]:
+        fields([("workers", f"{_workers_line(stats['workers'])} (this host's, by its control socket)")])
     if not store["up"]:
         complain(str(store.get("error") or f"{store['url']}: can't be reached"))
         return NO_STORE
@@ -119,11 +131,22 @@ def _workers_line(workers: Sequence[dict[str, Any]]) -> str:
 
 @click.command("workers")
 @takes_json
+@takes_pid_file
 @reaches_store
-def workers(as_json: bool, url: str | None, prefix: str | None) -> None:
-    """List the workers of all masters, and what each one runs. With --json one object a line."""
+def workers(as_json: bool, pid_file: str | None, url: str | None, prefix: str | None) -> None:
+    """List the workers of all masters, and what each one runs. With --json one object a line.
+
+    While the store is away: those of this host, where a pid file is named.
+    """
     with reach(url, prefix, only_look=True) as app:
-        masters = app.store.masters()
+        try:
+            masters = app.store.masters()
+        except StoreUnavailable as error:
+            here = local_status(pid_file)
+            if here is None:
+                raise
+            say(f"batchq: {error}. These are the workers of this host, by its control socket")
+            masters = [here]
     found = [worker for master in masters for worker in master.get("workers", [])]
     if as_json:
         for worker in found:
