@@ -180,6 +180,23 @@ class Parcelled(NamedTuple):
     mark: Mark
 
 
+class Adopted(NamedTuple):
+    """A job that comes from another store with what it has behind it."""
+
+    id: str
+    #: With the times of its first enqueue in front.
+    row: bytes
+    priority: int
+    #: None: pending.
+    delay_ms: int | None
+    given: bool
+    attempts: int
+    #: As lua/include/note.lua has it.
+    note: bytes
+    #: Names this job in this state for ever.
+    lane: str
+
+
 class Inbox(Protocol):
     """Where jobs for this store may lie meanwhile."""
 
@@ -361,14 +378,7 @@ class RedisStore(Store):
         commands = [*announced.values(), *(command for _, command in packed)]
 
         def send(link: Link, again: bool) -> list[Reply]:
-            replies = self._ask_all(link, commands)[len(announced) :]
-            for place, reply in enumerate(replies):
-                if isinstance(reply, redis.ResponseError):
-                    try:
-                        self._raise_for(link, reply)
-                    except StoreFull as full:
-                        replies[place] = full
-            return replies
+            return self._full_in_place(link, self._ask_all(link, commands)[len(announced) :])
 
         out: list[list[Word] | StoreFull | ConfigError] = []
         for (_, jobs, _), reply in zip(calls, self._links.run(send), strict=True):
@@ -378,6 +388,31 @@ class RedisStore(Store):
                 out.append(late)
         self._announced |= dict.fromkeys(announced, time.monotonic())
         return out
+
+    def adopt(self, queue: str, jobs: Sequence[Adopted]) -> list[Word | StoreFull]:
+        """Takes jobs of another store, each under its own lane, in one round trip: OK, KNOWN, AGAIN (it was taken
+        before), or StoreFull in its place. Raises StoreUnavailable."""
+        limits = (self._limits.mark_ttl_ms, self._limits.remember_ms)
+        commands: list[tuple[Arg, ...]] = [("SADD", self._keys.top("queues"), queue)]
+        for job in jobs:
+            delay: Arg = "" if job.delay_ms is None else job.delay_ms
+            argv = [*limits, job.id, job.row, job.priority, delay, int(job.given), job.attempts, job.note]
+            commands.append(self._eval("forward/adopt", queue, argv, job.lane))
+
+        def send(link: Link, again: bool) -> list[Reply]:
+            return self._full_in_place(link, self._ask_all(link, commands)[1:])
+
+        return [reply if isinstance(reply, StoreFull) else Word(reply[0].decode()) for reply in self._links.run(send)]
+
+    def _full_in_place(self, link: Link, replies: list[Reply]) -> list[Reply]:
+        """Replies in which a lack of memory stands as StoreFull. Raises what other errors mean."""
+        for place, reply in enumerate(replies):
+            if isinstance(reply, redis.ResponseError):
+                try:
+                    self._raise_for(link, reply)
+                except StoreFull as full:
+                    replies[place] = full
+        return replies
 
     def _pack_jobs(self, jobs: Sequence[NewJob], counted: str = "") -> list[Arg]:
         """The arguments of the script behind the number of the call."""

@@ -34,7 +34,7 @@ from batchq.job import (
     check_queue,
 )
 from batchq.lifecycle import State, Word
-from batchq.spool import claim, enqueue, inbox, lease, manage, reads, settle, wake
+from batchq.spool import claim, enqueue, inbox, lease, leave, manage, reads, settle, wake
 from batchq.spool.ledger import Durability, Flush, Ledger
 from batchq.spool.schema import sql
 from batchq.store import PROMOTE_LIMIT, Ingested, Limits, Store, StoreInfo, Traits
@@ -196,6 +196,10 @@ class SpoolStore(Store):
         check_queue(queue)
         with self._ledger.write(Flush.ACCEPTED) as tx:
             manage.resume(tx.book(queue))
+
+    def leaving(self, queue: str, state: State, limit: int) -> list[leave.Leaving]:
+        """The first pending or delayed jobs with all they have behind them: for moving them to another store."""
+        return leave.leaving(self._ledger, queue, state, limit)
 
     # -- the inbox -------------------------------------------------------------------------------------------------
 

@@ -63,21 +63,26 @@ def status(path: str | None, as_json: bool) -> None:
 @click.command("forward")
 @click.option("--spool", "path", metavar="PATH", help="The spool.  [default: BATCHQ_SPOOL]")
 @click.option("--watch", is_flag=True, help="Go on until interrupted; wait for a server that is away.")
+@click.option("--ledger", is_flag=True, help="Also the jobs that stand in its ledger: it was the store before.")
 @click.option("--all", "everything", is_flag=True, help="Also what waits for another server or prefix.")
 @takes_json
 @reaches_store
-def forward(path: str | None, watch: bool, everything: bool, as_json: bool, url: str | None, prefix: str | None) -> int:
+def forward(
+    path: str | None, watch: bool, ledger: bool, everything: bool, as_json: bool, url: str | None, prefix: str | None
+) -> int:
     """Send the jobs that wait in a spool of this host to Redis, each exactly once.
 
     Masters of this host do so by themselves; this is for hosts that have none. It may be interrupted, killed, and run
-    beside others: what it had sent is known by its mark. Exit code 0 when nothing is left, 1 when files were moved
-    aside, 4 when the server can't be reached (not with --watch).
+    beside others: what it had sent is known by its mark. With --ledger the spool's queues are paused for good, and its
+    pending and delayed jobs move with all their attempts; stop the pools that serve it first. Exit code 0 when nothing
+    is left, 1 when files were moved aside, 4 when the server can't be reached (not with --watch).
     """
     with reach(url, prefix) as app:
         forwarder = _forwarder(app, path, everything)
+        moved = _empty(app, forwarder.path) if ledger else 0
         sums = _run_forward(forwarder, watch, lambda took: _tell_portion(took, as_json) if watch else None)
     if not watch and as_json:
-        json_line({"path": forwarder.path, **sums._asdict()})
+        json_line({"path": forwarder.path, **sums._asdict(), **({"moved": moved} if ledger else {})})
     elif not watch:
         write(f"{sums.jobs} jobs of {sums.files} files\n")
     if sums.bad:
@@ -100,6 +105,32 @@ def _forwarder(app: App, path: str | None, everything: bool) -> Forwarder:
             "write --url redis://HOST:PORT/DB, or set BATCHQ_URL"
         )
     return Forwarder(store, path or spool_path(app.settings), limits_of(app.settings), everything=everything)
+
+
+def _empty(app: App, path: str) -> int:
+    """Moves what stands in the ledger; answers how many jobs."""
+    from batchq.emptying import empty, left
+    from batchq.errors import SpoolError
+    from batchq.redis_store import RedisStore
+    from batchq.spool import SpoolStore, fs
+    from batchq.spool.layout import Layout
+    from batchq.stores import limits_of
+
+    if not fs.size_of(Layout(path).db):
+        raise SpoolError(f"spool: {path}: expected a ledger, found none; leave out --ledger, or give another --spool")
+    assert isinstance(app.store, RedisStore)
+    ledger = SpoolStore(path, limits=limits_of(app.settings))
+    try:
+        moved = sum(empty(ledger, app.store))
+        active, ended = left(ledger)
+    finally:
+        ledger.close()
+    say(f"batchq: {moved} jobs have left the ledger of {path}; its queues are paused")
+    if active:
+        say(f"batchq: {active} jobs are still held by its workers; forward again when they have ended")
+    if ended:
+        say(f"batchq: {ended} jobs that have ended stay there; `batchq jobs --url spool:{path}` shows them")
+    return moved
 
 
 def _run_forward(forwarder: Forwarder, watch: bool, tell: Callable[[Ingested], None]) -> Ingested:
