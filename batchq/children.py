@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import psutil
@@ -31,6 +32,8 @@ class Child:
     ordered_at: float = 0.0
     #: It was told to end when its job is done.
     retiring: bool = False
+    #: When it is killed if it has not ended and runs nothing; inf: never.
+    doomed_at: float = inf
     #: It was forked before the last reload, and runs the code of then.
     old: bool = False
     #: Where it writes its stacks when asked; see `stacks`.

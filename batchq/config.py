@@ -121,6 +121,8 @@ class Settings:
     max_rss_bytes: int | None = _setting(None, Size(low=MIB, optional=True))
     #: Kill a worker above this resident memory: a crash.
     max_rss_hard_bytes: int | None = _setting(None, Size(low=MIB, optional=True))
+    #: Without a claim for so long, although jobs are ready and a worker is idle, something is done; 0: never.
+    watchdog_ms: int = _setting(MINUTE, Duration(low=0))
     #: text for people, json for programs: one event a line either way.
     log_format: str = _setting("text", Choice(("text", "json")))
     #: The least level that is logged.

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any, NamedTuple, NoReturn, Self
 
 import orjson
@@ -159,6 +160,8 @@ class Heritage:
                 "ordered_run": child.ordered_run,
                 "ordered_at": child.ordered_at,
                 "retiring": child.retiring,
+                # JSON knows no infinity.
+                "doomed_at": child.doomed_at if child.doomed_at < inf else None,
                 "stacks_fd": child.stacks_fd,
             }
             for child in children.values()
@@ -173,7 +176,11 @@ class Heritage:
         out = {}
         for told in self.children:
             ended_by = Death(**told["ended_by"]) if told["ended_by"] else None
-            out[told["pid"]] = Child(**{**told, "slot": board.slot(told["place"]), "ended_by": ended_by, "old": True})
+            doomed_at = inf if told["doomed_at"] is None else told["doomed_at"]
+            slot = board.slot(told["place"])
+            out[told["pid"]] = Child(
+                **{**told, "slot": slot, "ended_by": ended_by, "doomed_at": doomed_at, "old": True}
+            )
         return out
 
     def dead(self) -> list[Unreaped]:

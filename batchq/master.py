@@ -40,12 +40,13 @@ from batchq.signals import Signals, block, drain, pipe, unblock
 from batchq.store import PROMOTE_LIMIT, Waiter
 from batchq.stores import attach_inbox, open_store
 from batchq.sweeps import Death, LeaseWatch, expire, reap_left, reap_lost, reap_own
+from batchq.watchdog import Step, Watchdog
 from batchq.worker import BROKEN, ORDER_SIGNAL, UNSETTLED, Worker, boot_id
 
 Burst = Literal["all", "ready"]
 
 #: Exit codes of `batchq start`.
-DONE, FAILED, CANT_START, NO_STORE = 0, 1, 3, 4
+DONE, FAILED, CANT_START, NO_STORE, GAVE_UP = 0, 1, 3, 4, 5
 
 #: The loop looks at least so often.
 TICK_S = 1.0
@@ -79,7 +80,7 @@ class Timers:
 
 class Master:
     """`run` answers the exit code: 0 done; 1 stopped with work that could not be given back, or another failure; 3
-    workers can't start; 4 the store can't be reached at the start.
+    workers can't start; 4 the store can't be reached at the start; 5 the watchdog gave up.
 
     `queues`: (name, weight); empty: every queue that the handlers name, and `default`. `burst`: end when nothing is
     left; "ready" does not wait for the delayed ones. `origin`: how the next image is started; without it there is no
@@ -120,6 +121,9 @@ class Master:
         self._dump: stacks.Dump | None = None
         self._runner = Runner(app.registry, settings)
         self._watch = LeaseWatch(settings.lease_ms)
+        self._watchdog = Watchdog(settings.watchdog_ms / 1000)
+        #: Jobs that were claimed by workers that are gone.
+        self._claimed_before = 0
         self._timers = Timers()
         self._pid = os.getpid()
         self._id = f"{platform.node()}.{boot_id()}.{self._pid}.{random_name(8)}"
@@ -271,6 +275,7 @@ class Master:
             self._dump = None
         if self._stop_at is not None:
             return self._stopped()
+        self._watch_claims()
         self._drive_reload()
         self._spawn_missing()
         self._retire_surplus()
@@ -663,6 +668,7 @@ class Master:
                 self._checked(self._check, code)
             if child is None:
                 continue  # A stranger: adopted as PID 1, or a handler's.
+            self._claimed_before += child.slot.claimed
             os.close(child.stacks_fd)
             self._count_young(child, code)
             death = child.ended_by or death_of(code)
@@ -768,6 +774,45 @@ class Master:
                 child.ended_by = Death("crashed", text)
                 log.event("error", "killed", worker=child.slot.worker, why=text, **named(child.slot.run()))
                 signal_group(child.pid, signal.SIGKILL)
+
+    def _watch_claims(self) -> None:
+        """Does what the watchdog says about a pool that consumes nothing."""
+        for child in self._children.values():
+            if SYSTEM.monotonic() >= child.doomed_at and child.slot.state == scoreboard.IDLE and not child.ended_by:
+                child.ended_by = Death("stopped", "replaced: it claimed nothing")
+                signal_group(child.pid, signal.SIGKILL)
+        if self._board.quiet or self._outage_since is not None:
+            return
+        idle = [child for child in self._children.values() if child.slot.state == scoreboard.IDLE]
+        claimed = self._claimed_before + sum(child.slot.claimed for child in self._children.values())
+        step = self._watchdog.look(
+            SYSTEM.monotonic(), claimed, some_idle=bool(idle), is_ready=lambda: bool(self._ready_queues())
+        )
+        if step is None:
+            return
+        why = f"jobs are ready on {','.join(self._ready_queues())}, {len(idle)} workers are idle, and none is claimed"
+        log.event("error", "stalled", pid=self._pid, step=step.name.lower(), why=why)
+        for child in idle:
+            if step is Step.RECONNECT:
+                child.slot.want_anew()
+                signal_one(child.pid, ORDER_SIGNAL)
+            elif step is Step.REPLACE:
+                self._retire(child)
+                child.doomed_at = SYSTEM.monotonic() + min(LAST_GRACE_S, self._settings.grace_ms / 1000)
+        if step is Step.GIVE_UP:
+            self._code = GAVE_UP
+            self._begin_stop("the watchdog gave up")
+
+    def _ready_queues(self) -> list[str]:
+        """Queues from which jobs could be claimed now."""
+        ready: list[str] = []
+
+        def ask() -> None:
+            looks = ((queue, self._store.stats(queue)) for queue in self._names)
+            ready.extend(queue for queue, stats in looks if stats.counts["pending"] and not stats.paused)
+
+        self._with_store(ask)
+        return ready
 
     def _give_order(self, child: Child, run: Run, order: int) -> None:
         child.ordered_run, child.ordered_at = run.number, SYSTEM.monotonic()

@@ -38,7 +38,8 @@ _OVER = struct.Struct("<B")
 _ORDER = struct.Struct("<QB")
 _HEARD = struct.Struct("<Q")
 _PROCESS = struct.Struct("<IQ")
-_AT_WHO, _AT_COUNTS, _AT_PROCESS, _AT_RUN, _AT_ORDER, _AT_HEARD = 0, 128, 144, 160, 800, 832
+_ANEW = struct.Struct("<Q")
+_AT_WHO, _AT_COUNTS, _AT_PROCESS, _AT_RUN, _AT_ORDER, _AT_HEARD, _AT_ANEW = 0, 128, 144, 160, 800, 832, 848
 
 #: What a worker does.
 BOOTING, IDLE, BUSY, STOPPING, QUIET = range(5)
@@ -218,6 +219,15 @@ class Slot:
 
     def give_order(self, run: int, order: int) -> None:
         _ORDER.pack_into(self._memory, self._at + _AT_ORDER, run, order)
+
+    def want_anew(self) -> None:
+        """The worker is to connect anew."""
+        _ANEW.pack_into(self._memory, self._at + _AT_ANEW, self.anew + 1)
+
+    @property
+    def anew(self) -> int:
+        """How often the worker was told to connect anew."""
+        return int(_ANEW.unpack_from(self._memory, self._at + _AT_ANEW)[0])
 
     @property
     def heard(self) -> int:

@@ -154,8 +154,16 @@ class Worker:
 
     def _loop(self) -> None:
         waiter: Waiter | None = None
+        connected = self._slot.anew
         try:
             while not self._stop:
+                if self._slot.anew != connected:
+                    connected = self._slot.anew
+                    if waiter is not None:
+                        waiter.close()
+                        waiter = None
+                    with self._lock:
+                        self._store.close()
                 if self._slot.pool_is_quiet:
                     if waiter is not None:
                         # Hints are for others meanwhile.

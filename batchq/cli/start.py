@@ -35,6 +35,7 @@ HELP = {
     "max_rss": "Replace a worker, between jobs, above this memory.",
     "max_rss_hard": "Kill a worker above this memory: a crash.",
     "sweep": "How often the master looks for what is due, expired or too old.",
+    "watchdog": "What to bear without a claim though jobs are ready and a worker is idle; 0: all.  [default: 1m]",
     "log_format": "text or json, an event a line.",
     "log_level": "debug, info, warning or error.",
     "pid_file": "Where the master's process id is written.",
