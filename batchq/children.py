@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from batchq import scoreboard
+from batchq.memory import hint
 from batchq.scoreboard import Run, Slot
 from batchq.sweeps import Death
 
@@ -54,14 +55,15 @@ class Unreaped:
     run: Run | None
 
 
-def death_of(code: int, hint: str = "") -> Death:
-    """Names the death of a worker for people. `hint`: what else is known, for a SIGKILL that nobody here sent."""
+def death_of(code: int, peak_bytes: int = 0, by_kernel: bool | None = None) -> Death:
+    """Names the death of a worker for people. `by_kernel`: a SIGKILL for want of memory; None: nobody knows."""
+    peak = f"; peak memory {peak_bytes >> 20} MiB" if peak_bytes else ""
     if code >= 0:
-        return Death("crashed", f"the worker ended with exit code {code}")
+        return Death("crashed", f"the worker ended with exit code {code}{peak}")
     name = signal.Signals(-code).name if -code in signal.valid_signals() else str(-code)
     if -code == signal.SIGKILL:
-        name += hint or "; out of memory, or killed by hand?"
-    return Death("crashed", f"the worker was killed by {name}")
+        name += hint(by_kernel)
+    return Death("crashed", f"the worker was killed by {name}{peak}")
 
 
 def named(run: Run | None) -> dict[str, Any]:

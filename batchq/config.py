@@ -307,6 +307,15 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith((own("HANDOVER"), own("CHECK")))}
 
 
+def take_manager(pid: int) -> tuple[str, int]:
+    """NOTIFY_SOCKET of a service manager ("": there is none), and the microseconds of WATCHDOG_USEC where that is meant
+    for this process (0: no). They are kept from those that this process starts."""
+    address = os.environ.pop("NOTIFY_SOCKET", "")
+    usec, meant = os.environ.pop("WATCHDOG_USEC", ""), os.environ.pop("WATCHDOG_PID", "")
+    ours = usec.isdigit() and meant in ("", str(pid))
+    return address, int(usec) if ours else 0
+
+
 def working_folder() -> str:
     """The current folder, by the name under which the shell entered it where that still leads there."""
     here = os.getcwd()

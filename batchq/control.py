@@ -2,8 +2,8 @@
 
 A Unix socket for its own user (0600). A request is a line of JSON, the answer another:
 
-    {"do": "status"}    {"do": "workers"}    {"do": "stop", "at_once": false}    {"do": "reload"}
-    {"do": "quiet"}     {"do": "resume"}     {"do": "resize", "processes": 4}
+    {"do": "ping"}    {"do": "status"}    {"do": "workers"}    {"do": "stop", "at_once": false}
+    {"do": "quiet"}   {"do": "resume"}    {"do": "reload"}     {"do": "resize", "processes": 4}
 
     {"ok": true, ...}   {"ok": false, "error": "..."}
 

@@ -31,6 +31,8 @@ from batchq.handover import CHECK_S, Check, Heritage, Origin
 from batchq.job import Claim, random_name
 from batchq.leavings import clear_away
 from batchq.lifecycle import Word
+from batchq.memory import KillCount, be_first_to_go
+from batchq.notify import Notifier
 from batchq.parent import birth_of, die_with, reap_child
 from batchq.pidfile import PidFile
 from batchq.recycle import rss_bytes
@@ -40,6 +42,7 @@ from batchq.signals import Signals, block, drain, pipe, unblock
 from batchq.store import PROMOTE_LIMIT, Waiter
 from batchq.stores import attach_inbox, open_store
 from batchq.sweeps import Death, LeaseWatch, expire, reap_left, reap_lost, reap_own
+from batchq.titles import set_title
 from batchq.watchdog import Step, Watchdog
 from batchq.worker import BROKEN, ORDER_SIGNAL, UNSETTLED, Worker, boot_id
 
@@ -124,8 +127,11 @@ class Master:
         self._watchdog = Watchdog(settings.watchdog_ms / 1000)
         #: Jobs that were claimed by workers that are gone.
         self._claimed_before = 0
+        self._kills = KillCount()
+        self._is_ready = heritage is not None
         self._timers = Timers()
         self._pid = os.getpid()
+        self._notify = Notifier(self._pid)
         self._id = f"{platform.node()}.{boot_id()}.{self._pid}.{random_name(8)}"
         self._started_ms = SYSTEM.now_us() // 1000
         self._stop_at: float | None = None
@@ -243,6 +249,9 @@ class Master:
         gc.collect()
         gc.freeze()
         try:
+            set_title(f"master of {self._app.name}")
+            if self._is_ready:
+                self._notify.ready()
             while not self._turn():
                 pass
         finally:
@@ -271,6 +280,7 @@ class Master:
         self._enforce_limits()
         self._enforce_memory()
         self._keep_time()
+        self._tell_manager()
         if self._dump is not None and self._dump.is_done(self._children.values()):
             self._dump = None
         if self._stop_at is not None:
@@ -283,6 +293,13 @@ class Master:
             self._begin_stop("burst")
         return False
 
+    def _tell_manager(self) -> None:
+        """A sign of life; and that the pool is ready, once a worker is up."""
+        self._notify.beat()
+        if not self._is_ready and any(child.is_up for child in self._children.values()):
+            self._is_ready = True
+            self._notify.ready()
+
     def _patience(self) -> float:
         """How long the loop may sleep: to the next fire-time, sweep or limit."""
         now = SYSTEM.monotonic()
@@ -291,6 +308,10 @@ class Master:
         wait = min(TICK_S, due - now)
         if self._stop_at is not None or self._burst is not None or self._unreaped:
             wait = min(wait, SHORT_TICK_S)
+        if not self._is_ready:
+            wait = min(wait, SHORT_TICK_S)
+        if self._notify.beat_s is not None:
+            wait = min(wait, self._notify.beat_s)
         if self._dump is not None:
             wait = min(wait, self._dump.due - now)
         if self._replacing_since is not None:
@@ -400,6 +421,8 @@ class Master:
 
     def _answer(self, request: dict[str, object]) -> dict[str, object]:
         match request:
+            case {"do": "ping"}:
+                pass
             case {"do": "status"}:
                 return self._status()
             case {"do": "workers"}:
@@ -419,7 +442,7 @@ class Master:
             case {"do": "resize"}:
                 raise BatchqError(f"resize: expected processes from 1 to {MAX_PROCESSES}")
             case _:
-                raise BatchqError("do: expected status, workers, stop, reload, quiet, resume or resize")
+                raise BatchqError("do: expected ping, status, workers, stop, reload, quiet, resume or resize")
         return {"pid": self._pid, "state": self.state}
 
     # -- reload
@@ -444,6 +467,7 @@ class Master:
         assert self._origin is not None
         self._reload_wanted = False
         log.event("info", "reloading", pid=self._pid, workers=len(self._children))
+        self._notify.reloading()
         try:
             self._check = Check(self._origin, self._settings)
         except OSError as error:
@@ -464,12 +488,14 @@ class Master:
     def _reload_failed(self, why: str) -> None:
         self._reload_error = why
         self._failed_reloads += 1
+        self._notify.ready()
         log.event("error", "reload_failed", pid=self._pid, why=why, workers=len(self._children))
 
     def _hand_over(self, took_s: float) -> None:
         """The next image of this process goes on. Comes back only where that fails."""
         assert self._origin is not None
-        # Nobody renews while the app is imported.
+        # Nobody renews, and nobody gives a sign of life, while the app is imported.
+        self._notify.beat(now=True)
         self._with_store(lambda: self._renew(self._settings.lease_ms + int(took_s * 4000)))
         self._deafen()
         self._waiter.close()
@@ -534,6 +560,7 @@ class Master:
         if self._stop_at is not None:
             return
         log.event("info", "stopping", why=why, workers=len(self._children))
+        self._notify.stopping()
         self._stop_at = SYSTEM.monotonic() + self._settings.shutdown_timeout_ms / 1000
         if self._check is not None:
             signal_group(self._check.pid, signal.SIGKILL)
@@ -625,6 +652,8 @@ class Master:
                 self._control.let_go()
             for child in self._children.values():
                 os.close(child.stacks_fd)
+            be_first_to_go()
+            set_title(f"worker of {self._app.name}")
             random.seed()
             backoff.reseed()
             code = self._work(slot, stacks_fd)
@@ -661,9 +690,8 @@ class Master:
     def _bury_children(self) -> None:
         """Notices the dead, kills what they left running, and reaps their claims."""
         while (dead := reap_child(self._kill_group_of)) is not None:
-            pid, status = dead
+            pid, code, peak = dead
             child = self._children.pop(pid, None)
-            code = os.waitstatus_to_exitcode(status)
             if self._check is not None and pid == self._check.pid:
                 self._checked(self._check, code)
             if child is None:
@@ -671,7 +699,7 @@ class Master:
             self._claimed_before += child.slot.claimed
             os.close(child.stacks_fd)
             self._count_young(child, code)
-            death = child.ended_by or death_of(code)
+            death = child.ended_by or death_of(code, peak, self._kills.has_grown() if code == -signal.SIGKILL else None)
             if code not in (0, UNSETTLED) and child.ended_by is None:
                 log.event(
                     "error",
@@ -910,6 +938,8 @@ class Master:
             self._with_store(self._look_for_lost)
         if now >= t.publish:
             t.publish = now + PUBLISH_S
+            states = [child.slot.state for child in self._children.values()]
+            self._notify.status(f"{self.state}, {len(states)} workers, {states.count(scoreboard.BUSY)} busy")
             self._with_store(self._publish)
         if now >= t.expire:
             t.expire = now + EXPIRE_S

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -60,14 +61,27 @@ def _watch(life_r: int) -> None:
     os._exit(70)
 
 
-def reap_child(before: Callable[[int], None]) -> tuple[int, int] | None:
-    """One ended child as (pid, status), or None. `before(pid)` is called while it is a zombie: its pid, and the group
+class Ended(NamedTuple):
+    """A child that has ended."""
+
+    pid: int
+    #: As of `os.waitstatus_to_exitcode`.
+    code: int
+    #: The most memory that was resident at once, of it and of those that it waited for, in bytes.
+    peak_bytes: int
+
+
+def reap_child(before: Callable[[int], None]) -> Ended | None:
+    """One ended child, or None. `before(pid)` is called while it is a zombie: its pid, and the group
     that it led, can't be anybody else's yet."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if found is None:
             return None
         before(found.si_pid)
-        return os.waitpid(found.si_pid, 0)
+        pid, status, usage = os.wait4(found.si_pid, 0)
+        # Linux counts KiB, macOS bytes.
+        peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return Ended(pid, os.waitstatus_to_exitcode(status), peak)
     except ChildProcessError:
         return None

@@ -1,4 +1,4 @@
-"""`batchq stop`, `reload`, `quiet` and `unquiet`: the master of this host, by its pid file and control socket."""
+"""`batchq stop`, `reload`, `quiet`, `unquiet` and `ping`: the master of this host, by pid file and control socket."""
 
 from __future__ import annotations
 
@@ -43,6 +43,14 @@ def find(pid_file: str | None) -> PidFile | None:
     return PidFile(named) if named is not None else None
 
 
+def needed(pid_file: str | None) -> PidFile:
+    """The same. Raises UsageError where none is named."""
+    found = find(pid_file)
+    if found is None:
+        raise click.UsageError("which master? Write --pid-file PATH, or set BATCHQ_PID_FILE, or pid_file in a file")
+    return found
+
+
 def local_status(pid_file: str | None) -> dict[str, Any] | None:
     """What this host's master says by its control socket; None where there is none."""
     from batchq.control import NoControl, ask
@@ -60,9 +68,7 @@ def _tell(pid_file: str | None, request: dict[str, Any], number: int) -> tuple[P
     """Tells the master by its socket, or by a signal where that does not answer. Answers what it said, if anything."""
     from batchq.control import NoControl, ask
 
-    found = find(pid_file)
-    if found is None:
-        raise click.UsageError("which master? Write --pid-file PATH, or set BATCHQ_PID_FILE, or pid_file in a file")
+    found = needed(pid_file)
     try:
         return found, ask(found.socket, request)
     except NoControl:
@@ -129,6 +135,20 @@ def reload(wait_ms: int, pid_file: str | None) -> None:
         complain(f"not reloaded, the old code works on: {now['reload_error']}")
         raise Failed
     say(f"batchq: reloaded, pid {now['pid']}")
+
+
+@click.command("ping")
+@takes_pid_file
+def ping(pid_file: str | None) -> None:
+    """Ask the master of this host for a sign of life; it answers also while its store is away. For health checks.
+
+    Exit code 1 if none answers.
+    """
+    from batchq.control import ask
+
+    found = needed(pid_file)
+    said = ask(found.socket, {"do": "ping"})
+    say(f"batchq: {said['state']}, pid {said['pid']}")
 
 
 @click.command("quiet")
