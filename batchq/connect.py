@@ -21,7 +21,15 @@ from redis.connection import ConnectionPool
 from redis.retry import Retry
 
 from batchq import log
-from batchq.errors import ConfigError, InternalError, StoreCorrupt, StoreDenied, StoreFull, StoreUnavailable
+from batchq.errors import (
+    ConfigError,
+    InternalError,
+    StoreCorrupt,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from batchq.job import random_name
 
 #: Replies that prove "not executed, try again": the server is starting, a replica, or busy with a script.
@@ -192,7 +200,12 @@ class Link:
             # The server said so instead of executing.
             raise Unreached(text) from error
         if isinstance(error, redis.ResponseError):
-            # From the handshake: a wrong database, a forbidden SELECT.
+            # From the handshake.
+            if "DB index" in text:
+                raise ConfigError(
+                    f"url: expected a database that redis at {self.where} has, found {self._dialer.db}; "
+                    "write a smaller number behind the last /"
+                ) from error
             raise_for(error, self.where)
         if isinstance(error, redis.RedisError | OSError):
             raise Unreached(text, sent=sent) from error
@@ -462,6 +475,10 @@ def raise_for(error: redis.ResponseError, where: str, met_by: str = "") -> NoRet
         what = f"{text} (command {met_by})" if met_by and met_by not in text.lower() else text
         raise StoreDenied(
             f"redis at {where} refuses: {what}; give the user of the url that right (docs/redis.md lists all)"
+        ) from error
+    if code in ("MOVED", "ASK", "CROSSSLOT"):
+        raise StoreError(
+            f"redis at {where} is a node of a cluster ({text}); name a server in the url that holds all keys"
         ) from error
     if code == "WRONGTYPE" or "WRONGTYPE" in text:
         raise StoreCorrupt(f"redis at {where}: {text}; a key of this prefix was written by something else") from error

@@ -12,7 +12,15 @@ import redis
 
 from batchq import connect
 from batchq.connect import Dialer, Link, Links, Outage, Reply, Unreached, raise_for
-from batchq.errors import InternalError, StoreCorrupt, StoreDenied, StoreFull, StoreUnavailable
+from batchq.errors import (
+    ConfigError,
+    InternalError,
+    StoreCorrupt,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from batchq.job import Claim, Completed, NewJob, Retried, pack_error, pack_row
 from batchq.lifecycle import State, Word
 from batchq.redis_store import RedisStore
@@ -246,6 +254,7 @@ def test_read_does_not_end_an_outage_of_writes() -> None:
         ("NOAUTH Authentication required.", Unreached, "user and password"),
         ("NOPERM User x has no permissions to run the 'evalsha' command", StoreDenied, "evalsha"),
         ("WRONGTYPE Operation against a key", StoreCorrupt, "WRONGTYPE"),
+        ("MOVED 3999 127.0.0.1:6381", StoreError, "node of a cluster"),
         ("ERR unknown command", InternalError, "unknown command"),
     ],
 )
@@ -256,6 +265,13 @@ def test_error_replies_say_what_to_do(text: str, kind: type[Exception], said: st
     for error in (redis.ResponseError(text), BaseParser.parse_error(text)):
         with pytest.raises(kind, match=re.escape(said)):
             raise_for(error, "here:6379")  # type: ignore[arg-type]
+
+
+def test_database_that_the_server_does_not_have_is_a_wrong_url(redis_server: Server, prefix: str) -> None:
+    """No bug, and nothing to wait for."""
+    store = RedisStore(redis_server.url.removesuffix("/0") + "/9999", prefix=prefix)
+    with pytest.raises(ConfigError, match=r"expected a database.*found 9999"):
+        store.now_ms()
 
 
 def test_settling_again_after_an_unknown_outcome_is_not_fenced(redis_server: Server, prefix: str) -> None:
