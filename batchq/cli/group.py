@@ -13,6 +13,8 @@ from batchq.cli.endings import USAGE, say
 COMMANDS: dict[str, tuple[str, str]] = {
     "start": ("start", "Run the app's jobs: a master and its workers."),
     "enqueue": ("enqueue", "Enqueue one job by its handler's name."),
+    "import": ("import_", "Enqueue a job for each row of CSV, NDJSON or JSON files."),
+    "export": ("export", "Write jobs, with their errors, as lines that can be imported."),
     "status": ("status", "Queues, workers and store at a glance."),
     "jobs": ("jobs", "List jobs by state and queue."),
     "show": ("jobs", "One job with its attempts and errors."),
@@ -62,7 +64,8 @@ class LazyGroup(click.Group):
         if cmd_name not in self.table:
             return None
         module = import_module(f"batchq.cli.{self.table[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        # `import` is a word of Python's own.
+        command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
