@@ -221,6 +221,8 @@ def ask(path: str, request: dict[str, Any], timeout_s: float = 5.0) -> dict[str,
 def _ask_once(path: str, line: bytes, until: float) -> bytes:
     """The answer; b"" where the other side hung up instead. Raises OSError."""
     heard = b""
+    if SYSTEM.monotonic() > until:
+        raise TimeoutError(0, "it hangs up again and again")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as talk:
         talk.settimeout(max(0.001, until - SYSTEM.monotonic()))
         with _reachable(path) as name:
