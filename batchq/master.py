@@ -16,6 +16,7 @@ import selectors
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn
@@ -26,7 +27,7 @@ from batchq.children import Child, Unreaped, death_of, is_stopped, named, signal
 from batchq.clock import SYSTEM, monotonic_ns
 from batchq.config import MAX_PROCESSES, Settings, masked
 from batchq.control import ControlServer
-from batchq.errors import BatchqError, ConfigError, StoreError, StoreUnavailable
+from batchq.errors import BatchqError, ConfigError, StoreDenied, StoreError, StoreUnavailable
 from batchq.handover import CHECK_S, Check, Heritage, Origin
 from batchq.job import Claim, random_name
 from batchq.leavings import clear_away
@@ -37,7 +38,7 @@ from batchq.parent import birth_of, die_with, reap_child
 from batchq.pidfile import PidFile
 from batchq.recycle import rss_bytes
 from batchq.runner import Runner
-from batchq.scoreboard import Owner, Run, Scoreboard, Slot
+from batchq.scoreboard import Errand, Owner, Run, Scoreboard, Slot
 from batchq.signals import Signals, block, drain, pipe, unblock
 from batchq.store import PROMOTE_LIMIT, Waiter
 from batchq.stores import attach_inbox, open_store
@@ -127,6 +128,10 @@ class Master:
         self._watchdog = Watchdog(settings.watchdog_ms / 1000)
         #: Jobs that were claimed by workers that are gone.
         self._claimed_before = 0
+        #: Jobs that died by reaping, whose on_dead hooks a worker is to call: (queue, id). The first is under way.
+        self._mourned: deque[tuple[str, str]] = deque()
+        self._errand: Errand | None = None
+        self._errands = 0
         self._kills = KillCount()
         self._is_ready = heritage is not None
         self._timers = Timers()
@@ -189,6 +194,7 @@ class Master:
         """Goes on where the image before this one stopped."""
         self._me = Owner(self._pid, birth_of(self._pid), os.getsid(0), boot_id())
         self._board = Scoreboard(fd=left.board_fd)
+        self._errands = self._board.errand_done + 1
         if self._pid_file is not None:
             self._pid_file.adopt(left.pid_fd)
         self._life_r, self._life_w = left.life
@@ -201,6 +207,7 @@ class Master:
         self._outage_since = left.outage_since
         self._children = left.workers(self._board)
         self._unreaped = left.dead()
+        self._mourned = deque((queue, job_id) for queue, job_id in left.mourned)
         self._replacing_since = SYSTEM.monotonic()
         self._signals.again(left.signals)
 
@@ -218,7 +225,8 @@ class Master:
                 self._store.promote(queue)
             self._reap()
         except StoreUnavailable as error:
-            if self._heritage is None:
+            has_fallback = self._settings.fallback and self._store.traits.kind == "redis"
+            if self._heritage is None and (not has_fallback or isinstance(error, StoreDenied)):
                 log.event("error", "store_unavailable", error=str(error))
                 return NO_STORE
             self._lost_store(error, began)
@@ -285,6 +293,7 @@ class Master:
             self._dump = None
         if self._stop_at is not None:
             return self._stopped()
+        self._run_errands()
         self._watch_claims()
         self._drive_reload()
         self._spawn_missing()
@@ -294,9 +303,10 @@ class Master:
         return False
 
     def _tell_manager(self) -> None:
-        """A sign of life; and that the pool is ready, once a worker is up."""
+        """A sign of life; and that the pool is ready, once a worker is up, or only the store is missing."""
         self._notify.beat()
-        if not self._is_ready and any(child.is_up for child in self._children.values()):
+        up = self._outage_since is not None or any(child.is_up for child in self._children.values())
+        if up and not self._is_ready:
             self._is_ready = True
             self._notify.ready()
 
@@ -314,7 +324,7 @@ class Master:
             wait = min(wait, self._notify.beat_s)
         if self._dump is not None:
             wait = min(wait, self._dump.due - now)
-        if self._replacing_since is not None:
+        if self._replacing_since is not None or self._errand is not None:
             wait = min(wait, REPLACE_TICK_S)
         if self._outage_since is not None:
             wait = min(wait, self._try_store_at - now)
@@ -517,6 +527,7 @@ class Master:
             failed_reloads=self._failed_reloads,
             again=self._reload_wanted,
             outage_since=self._outage_since,
+            mourned=list(self._mourned),
             signals=self._signals.waiting(),
         )
         left.keep(self._children, self._unreaped)
@@ -742,10 +753,17 @@ class Master:
             terms, settings = self._runner.terms, self._settings
             if dead.death.cause == "lost":
                 queues = sorted({*self._all_names(), *self._store.queues()})
-                counted = reap_left(self._store, queues, dead.worker, ran, terms, settings.max_lost)
+                counted = reap_left(self._store, queues, dead.worker, ran, terms, settings.max_lost, self._mourn)
             else:
                 counted = reap_own(
-                    self._store, self._all_names(), dead.worker, dead.death, ran, terms, settings.max_crashes
+                    self._store,
+                    self._all_names(),
+                    dead.worker,
+                    dead.death,
+                    ran,
+                    terms,
+                    settings.max_crashes,
+                    self._mourn,
                 )
             self._unreaped.pop(0)
             if counted["lost"]:
@@ -753,6 +771,29 @@ class Master:
             if counted["released"]:
                 log.event("info", "released", worker=dead.worker, jobs=counted["released"], why=dead.death.text)
         self._timers.sweep = 0.0
+
+    def _mourn(self, queue: str, job_id: str) -> None:
+        if self._app.dead_hooks:
+            self._mourned.append((queue, job_id))
+
+    def _run_errands(self) -> None:
+        """Has the hooks of the dead called: by an idle worker, else by a busy one when its batch is done."""
+        if self._errand is not None and self._board.errand_done == self._errand.number:
+            self._errand = None
+            self._mourned.popleft()
+        able = [child for child in self._children.values() if child.is_up and not child.retiring]
+        idle = any(child.slot.state == scoreboard.IDLE for child in able)
+        if self._errand is not None and any(
+            child.place == self._errand.place and not (idle and named(child.slot.run())) for child in able
+        ):
+            return  # It will be done there, and is not better done elsewhere.
+        if not self._mourned or not able or self._board.quiet:
+            return
+        child = next((child for child in able if child.slot.state == scoreboard.IDLE), able[0])
+        self._errands += 1
+        self._errand = Errand(self._errands, child.place, *self._mourned[0])
+        self._board.give_errand(self._errand)
+        signal_one(child.pid, ORDER_SIGNAL)
 
     # -- time limits and orders
 
@@ -979,7 +1020,7 @@ class Master:
     def _look_for_lost(self) -> None:
         for queue in self._names:
             for worker, end in self._watch.look(queue, self._store.leases(queue), SYSTEM.monotonic()):
-                reap_lost(self._store, queue, worker, end, self._runner.terms, self._settings.max_lost)
+                reap_lost(self._store, queue, worker, end, self._runner.terms, self._settings.max_lost, self._mourn)
 
     def _ingest(self) -> None:
         """Takes in what other programs dropped into the store's inbox; the next round goes on where there is more."""
@@ -1037,7 +1078,11 @@ class Master:
     def _is_drained(self) -> bool:
         """For --burst: nothing is left on any queue that is not paused, and nobody works."""
         before = self._work_done()
-        if self._unreaped or any(state not in (scoreboard.IDLE, scoreboard.QUIET) for state, _ in before):
+        if (
+            self._unreaped
+            or self._mourned
+            or any(state not in (scoreboard.IDLE, scoreboard.QUIET) for state, _ in before)
+        ):
             return False
         left = 0
 
@@ -1072,6 +1117,8 @@ class Master:
                 time.sleep(0.005)
         if self._unreaped:
             self._with_store(self._reap)
+        if self._mourned:
+            log.event("warning", "hooks_not_called", hook="on_dead", jobs=len(self._mourned), why="the pool has ended")
         if self._unreaped:
             log.event("error", "not_given_back", workers=len(self._unreaped), why="the store is away; leases will tell")
             self._code = self._code or FAILED

@@ -29,7 +29,9 @@ MOST = 512
 
 _HEAD = struct.Struct("<8sIIQQQ40p")
 _QUIET = struct.Struct("<B")
-_AT_QUIET = 256
+_ERRAND = struct.Struct("<QI65p201pQ")
+_DONE = struct.Struct("<Q")
+_AT_QUIET, _AT_ERRAND, _AT_DONE = 256, 512, 1024
 
 _WHO = struct.Struct("<128p")
 _COUNTS = struct.Struct("<BQ")
@@ -69,6 +71,16 @@ class Run(NamedTuple):
     def is_of(self, claim: Claim) -> bool:
         """Whether this run is that claim's."""
         return (self.queue, self.id, self.token) == (claim.queue, claim.id, claim.token)
+
+
+class Errand(NamedTuple):
+    """A dead job whose `on_dead` hooks a worker is to call: the master runs no code of the user's."""
+
+    number: int
+    #: Of the worker that is asked.
+    place: int
+    queue: str
+    id: str
 
 
 class Owner(NamedTuple):
@@ -146,8 +158,18 @@ class Scoreboard:
     def quiet(self, value: bool) -> None:
         _QUIET.pack_into(self._memory, _AT_QUIET, value)
 
+    def give_errand(self, errand: Errand) -> None:
+        """One at a time: the last one is forgotten."""
+        number, place, queue, job_id = errand
+        _ERRAND.pack_into(self._memory, _AT_ERRAND, number, place, queue.encode(), job_id.encode(), number)
+
+    @property
+    def errand_done(self) -> int:
+        """The number of the errand that was done last."""
+        return int(_DONE.unpack_from(self._memory, _AT_DONE)[0])
+
     def slot(self, number: int) -> Slot:
-        return Slot(self._memory, HEADER + number * SLOT)
+        return Slot(self._memory, HEADER + number * SLOT, number)
 
 
 def unnamed_file(name: str) -> int:
@@ -164,9 +186,10 @@ def unnamed_file(name: str) -> int:
 class Slot:
     """One worker's place."""
 
-    def __init__(self, memory: mmap.mmap, at: int) -> None:
+    def __init__(self, memory: mmap.mmap, at: int, place: int = 0) -> None:
         self._memory = memory
         self._at = at
+        self._place = place
         self._sequence = 0
 
     # -- the worker writes
@@ -209,6 +232,17 @@ class Slot:
     def hear(self, run: int) -> None:
         """The order for this run is being obeyed: it need not be repeated."""
         _HEARD.pack_into(self._memory, self._at + _AT_HEARD, run)
+
+    def errand(self) -> Errand | None:
+        """What this worker is asked to do, and has not done."""
+        number, place, queue, job_id, again = _ERRAND.unpack_from(self._memory, _AT_ERRAND)
+        done = int(_DONE.unpack_from(self._memory, _AT_DONE)[0])
+        if place != self._place or number in (0, done) or number != again:
+            return None
+        return Errand(number, place, queue.decode(), job_id.decode())
+
+    def did(self, errand: Errand) -> None:
+        _DONE.pack_into(self._memory, _AT_DONE, errand.number)
 
     def order(self) -> tuple[int, int]:
         """The number of the run that the master's last order is for, and the order."""

@@ -18,6 +18,12 @@ from batchq.runner import Terms
 from batchq.store import Store
 
 TermsOf = Callable[[Claim], Terms]
+#: Told the queue and the id of a job that died, or may have: see `on_dead`.
+Mourn = Callable[[str, str], None]
+
+
+def nobody(queue: str, job_id: str) -> None:
+    """Mourns nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ def reap_own(
     ran: Callable[[Claim], bool],
     terms_of: TermsOf,
     max_crashes: int,
+    mourn: Mourn,
 ) -> Counter[str]:
     """Reaps a worker whose end this master saw. Counts what became of its claims, by verb.
 
@@ -68,6 +75,8 @@ def reap_own(
         # A worker's last settling may still arrive: what it settled is not current any more, and that is no fault.
         for outcome, word in zip(retried, store.retry(queue, worker, retried, again=True), strict=True):
             counted["dead" if word is Word.DEAD else "retried"] += 1
+            if word is Word.DEAD:
+                mourn(queue, outcome.claim.id)
             claim = outcome.claim
             log.event(
                 "warning",
@@ -85,7 +94,16 @@ def reap_own(
     return counted
 
 
-def reap_lost(store: Store, queue: str, worker: str, expected_ms: int, terms_of: TermsOf, max_lost: int) -> int:
+def _mourn_lost(queue: str, lost: Sequence[Lost], mourn: Mourn) -> None:
+    """Those whose last loss this was; a cancel mark may have ended them otherwise."""
+    for one in lost:
+        if one.claim.lost + 1 >= one.max_lost:
+            mourn(queue, one.claim.id)
+
+
+def reap_lost(
+    store: Store, queue: str, worker: str, expected_ms: int, terms_of: TermsOf, max_lost: int, mourn: Mourn = nobody
+) -> int:
     """Reaps a worker whose lease is over: nobody knows what ran. Answers how many jobs were moved.
 
     Does nothing where the lease was renewed meanwhile.
@@ -99,6 +117,7 @@ def reap_lost(store: Store, queue: str, worker: str, expected_ms: int, terms_of:
         entry = pack_error("WorkerLost", f"the lease of worker {worker} is over", attempt=claim.attempt, at_ms=now_ms)
         lost.append(Lost(claim, terms_of(claim).backoff.delay_ms(claim.lost + 1), max_lost, entry))
     store.reap(queue, worker, lost)
+    _mourn_lost(queue, lost, mourn)
     if lost:
         log.event("warning", "reaped_lost", queue=queue, worker=worker, jobs=len(lost), why="lease expired")
     return len(lost)
@@ -111,6 +130,7 @@ def reap_left(
     ran: Callable[[Claim], bool],
     terms_of: TermsOf,
     max_lost: int,
+    mourn: Mourn,
 ) -> Counter[str]:
     """Reaps a worker that went down with its master: what had started is lost, all else is given back. No attempt is
     spent. Counts what became of its claims, by verb.
@@ -138,6 +158,7 @@ def reap_left(
         released = [Released(claim) for claim in sealed.claims if claim.id not in held]
         counted["released"] += len(store.release(queue, worker, released, again=True))
         store.reap(queue, worker, lost)
+        _mourn_lost(queue, lost, mourn)
         counted["lost"] += len(lost)
     return counted
 

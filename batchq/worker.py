@@ -30,7 +30,7 @@ from batchq.clock import monotonic_ns
 from batchq.config import Settings
 from batchq.errors import JobCancelled, JobTimeout, StoreError, StoreUnavailable
 from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, random_name
-from batchq.lifecycle import Word
+from batchq.lifecycle import State, Word
 from batchq.pace import SURPRISE_MS, Order, Pace, Runtimes
 from batchq.recycle import Recycling
 from batchq.runner import Interrupted, Prepared, Runner, safe_text
@@ -172,6 +172,9 @@ class Worker:
                     self._give_back()
                     self._rest()
                     continue
+                if (errand := self._slot.errand()) is not None:
+                    self._call_dead_hooks(errand.queue, errand.id)
+                    self._slot.did(errand)
                 if waiter is None:
                     waiter = self._store.wake_waiter(self._names)
                 if not self._turn():
@@ -274,21 +277,21 @@ class Worker:
             elif died:
                 why = outcome.reason if isinstance(outcome, Buried) else "budget spent"
                 log.event("warning", "died", **told, why=why)
-                self._call_dead_hooks(queue, claim)
+                self._call_dead_hooks(queue, claim.id)
             elif isinstance(outcome, Retried):
                 log.event("info", "retried", **told, delay_ms=outcome.delay_ms, cause=outcome.cause)
 
-    def _call_dead_hooks(self, queue: str, claim: Claim) -> None:
+    def _call_dead_hooks(self, queue: str, job_id: str) -> None:
         if not self._app.dead_hooks:
             return
-        job = self._store.get(queue, claim.id)
-        if job is None:
+        job = self._store.get(queue, job_id)
+        if job is None or job.state is not State.DEAD:
             return
         for hook in self._app.dead_hooks:
             try:
                 hook(job)
             except Exception as error:  # noqa: BLE001 - a hook's fault is not the worker's end
-                log.event("error", "hook_failed", hook="on_dead", queue=queue, job=claim.id, error=safe_text(error))
+                log.event("error", "hook_failed", hook="on_dead", queue=queue, job=job_id, error=safe_text(error))
 
     # -- run
 
