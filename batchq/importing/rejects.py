@@ -1,0 +1,65 @@
+"""The rows that became no job: each in a file that only its owner reads, with its line, its text and the reason."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from batchq.errors import ConfigError
+from batchq.importing.rows import Bad
+
+#: What every line of such a file begins with.
+_BEGIN = b'{"file":"'
+
+
+class Rejects:
+    """A rejects file, made with the first row that goes there. One that an earlier run left is replaced: an import that
+    goes on reads its file from the beginning."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.count = 0
+        self._fd: int | None = None
+
+    def prepare(self) -> None:
+        """Takes away what an earlier run left, and sees that there is a place. Raises ConfigError."""
+        folder = os.path.dirname(self.path) or "."
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ConfigError(f"--rejects: {self.path}: this user can't write to {folder}; name another path")
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise ConfigError(f"--rejects: {self.path}: {error.strerror}; name another path") from error
+        with os.fdopen(fd, "rb") as file:
+            try:
+                begun = file.read(len(_BEGIN))
+            except OSError as error:
+                raise ConfigError(f"--rejects: {self.path}: {error.strerror}; name another path") from error
+        if begun not in (b"", _BEGIN):
+            raise ConfigError(
+                f"--rejects: {self.path} is there and holds something else than rejected rows; move it, or name "
+                "another path"
+            )
+        os.unlink(self.path)
+
+    def add(self, file: str, bad: Bad) -> None:
+        """Raises ConfigError where it can't be kept."""
+        self.count += 1
+        try:
+            if self._fd is None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                self._fd = os.open(self.path, flags, 0o600)
+                os.fchmod(self._fd, 0o600)
+            record = memoryview(bad.record(file))
+            while record:
+                record = record[os.write(self._fd, record) :]
+        except OSError as error:
+            raise ConfigError(f"--rejects: {self.path}: {error.strerror}; make room, or name another path") from error
+
+    def close(self) -> None:
+        if self._fd is not None:
+            with suppress(OSError):
+                os.close(self._fd)
+            self._fd = None

@@ -1,0 +1,177 @@
+"""The import itself: rows in, chunks out, each under its mark; and the sums, which add up at every moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from batchq.errors import ConfigError, StoreDenied, StoreFull, StoreUnavailable
+from batchq.importing.build import Build, Placed
+from batchq.importing.rows import Bad, Row, Unreadable
+from batchq.job import Mark, NewJob
+from batchq.lifecycle import Word
+from batchq.store import MAX_BYTES, MAX_JOBS, Store
+
+#: Between two tries of a store that is away or full.
+PAUSE_S = 0.5
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the rows so far. rows = enqueued + earlier + duplicates + rejected."""
+
+    enqueued: int = 0
+    #: They stand in chunks that an earlier run had enqueued.
+    earlier: int = 0
+    #: Their id was known: nothing was enqueued for them.
+    duplicates: int = 0
+    rejected: int = 0
+    chunks: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.enqueued + self.earlier + self.duplicates + self.rejected
+
+    def add(self, other: Counts) -> None:
+        """Takes in what became of another input's rows."""
+        self.enqueued += other.enqueued
+        self.earlier += other.earlier
+        self.duplicates += other.duplicates
+        self.rejected += other.rejected
+        self.chunks += other.chunks
+
+
+class Stopped(Exception):
+    """--strict: a row was rejected."""
+
+
+class Observer(Protocol):
+    """Who hears what happens."""
+
+    def rejected(self, bad: Bad) -> None:
+        """A row became no job."""
+        ...
+
+    def sending(self, queues: list[str]) -> None:
+        """A chunk for these queues is about to be sent."""
+        ...
+
+    def moved(self, counts: Counts) -> None:
+        """Some rows further."""
+        ...
+
+    def waiting(self, error: Exception) -> None:
+        """The store is away or full; it is tried again."""
+        ...
+
+
+def run(
+    rows: Iterator[Row | Bad],
+    build: Build,
+    store: Store | None,
+    lane: str,
+    counts: Counts,
+    observer: Observer,
+    *,
+    strict: bool,
+    patience_s: float,
+) -> Unreadable | None:
+    """Imports all rows; answers why the input ended too soon, where it did. Without a store nothing is enqueued, and
+    what would be is counted.
+
+    Raises Stopped for a rejected row where `strict`: its chunk is not sent. Raises the store's errors once they have
+    lasted for `patience_s`. `counts` is right whatever ends it; a chunk whose answer was lost is not in it.
+    """
+    sender = Sender(store, lane, counts, observer, patience_s)
+    chunk: list[Placed] = []
+    size = 0
+    broken: Unreadable | None = None
+
+    def reject(bad: Bad) -> None:
+        counts.rejected += 1
+        observer.rejected(bad)
+        observer.moved(counts)
+        if strict:
+            raise Stopped
+
+    try:
+        for row in rows:
+            if isinstance(row, Bad):
+                reject(row)
+                continue
+            try:
+                placed = build(row.value)
+            except (ValueError, TypeError, ConfigError) as error:
+                reject(Bad(row.line, str(error), row.raw))
+                continue
+            length = len(placed[1].row)
+            if chunk and (len(chunk) == MAX_JOBS or size + length > MAX_BYTES):
+                sender.send(chunk)
+                chunk, size = [], 0
+            chunk.append(placed)
+            size += length
+    except Unreadable as error:
+        # What was whole before it goes on.
+        broken = error
+    if chunk:
+        sender.send(chunk)
+    return broken
+
+
+class Sender:
+    """Sends chunks, one after the other, each under its number."""
+
+    def __init__(self, store: Store | None, lane: str, counts: Counts, observer: Observer, patience_s: float) -> None:
+        self._store = store
+        self._lane = lane
+        self._counts = counts
+        self._observer = observer
+        self._patience_s = patience_s
+        #: A chunk of this run is in: from here on `again` is the answer to a call of its own that was lost.
+        self._fresh = False
+
+    def send(self, chunk: list[Placed]) -> None:
+        """One chunk. Where it is for several queues each takes its part under the same mark: marks are a queue's."""
+        counts = self._counts
+        parts: dict[str, list[NewJob]] = {}
+        for queue, job in chunk:
+            parts.setdefault(queue, []).append(job)
+        self._observer.sending(list(parts))
+        mark = Mark(self._lane, counts.chunks + 1)
+        for queue, jobs in parts.items():
+            self._count(self._enqueue(queue, jobs, mark))
+        counts.chunks += 1
+        self._observer.moved(counts)
+
+    def _count(self, words: list[Word]) -> None:
+        counts = self._counts
+        known = words.count(Word.KNOWN)
+        counts.duplicates += known
+        if words[0] is not Word.AGAIN:
+            self._fresh = True
+            counts.enqueued += len(words) - known
+        elif self._fresh:
+            counts.enqueued += len(words)
+        else:
+            counts.earlier += len(words)
+
+    def _enqueue(self, queue: str, jobs: list[NewJob], mark: Mark) -> list[Word]:
+        if self._store is None:
+            return [Word.OK] * len(jobs)
+        give_up = 0.0
+        while True:
+            try:
+                return self._store.enqueue(queue, jobs, mark)
+            except StoreDenied:
+                raise
+            except (StoreUnavailable, StoreFull) as error:
+                now = time.monotonic()
+                if not give_up:
+                    give_up = now + self._patience_s
+                    if self._patience_s:
+                        self._observer.waiting(error)
+                if now >= give_up:
+                    raise
+                time.sleep(PAUSE_S)
