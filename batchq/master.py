@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
-from batchq import __version__, backoff, log, scoreboard, stacks
+from batchq import __version__, autoreload, backoff, log, scoreboard, stacks
 from batchq.app import App
 from batchq.children import Child, Unreaped, death_of, is_stopped, named, signal_group, signal_one
 from batchq.clock import SYSTEM, monotonic_ns
@@ -100,6 +100,7 @@ class Master:
         origin: Origin | None = None,
         heritage: Heritage | None = None,
         signals: Signals | None = None,
+        watches_files: bool = False,
     ) -> None:
         self._app = app
         self._settings = settings
@@ -113,6 +114,9 @@ class Master:
         self._heritage = heritage
         self._early_signals = signals
         self._check: Check | None = None
+        self._autoreload = watches_files
+        #: The process that asks for reloads when files change.
+        self._watcher = heritage.watcher if heritage is not None else None
         #: A reload is asked for, and not yet begun.
         self._reload_wanted = False
         self._reloads = 0
@@ -225,6 +229,7 @@ class Master:
                 self._store.promote(queue)
             self._reap()
         except StoreUnavailable as error:
+            # With a fallback jobs come in all the same: the pool stands ready for the store's return.
             has_fallback = self._settings.fallback and self._store.traits.kind == "redis"
             if self._heritage is None and (not has_fallback or isinstance(error, StoreDenied)):
                 log.event("error", "store_unavailable", error=str(error))
@@ -260,6 +265,8 @@ class Master:
             set_title(f"master of {self._app.name}")
             if self._is_ready:
                 self._notify.ready()
+            if self._autoreload and self._origin is not None and self._watcher is None:
+                self._watcher = autoreload.start(self._pid, self._origin.folder)
             while not self._turn():
                 pass
         finally:
@@ -527,6 +534,7 @@ class Master:
             failed_reloads=self._failed_reloads,
             again=self._reload_wanted,
             outage_since=self._outage_since,
+            watcher=self._watcher,
             mourned=list(self._mourned),
             signals=self._signals.waiting(),
         )
@@ -705,6 +713,10 @@ class Master:
             child = self._children.pop(pid, None)
             if self._check is not None and pid == self._check.pid:
                 self._checked(self._check, code)
+            if pid == self._watcher:
+                # Its number may become another's.
+                self._watcher = None
+                log.event("warning", "not_watching", why=f"the watcher of files has ended with {code}")
             if child is None:
                 continue  # A stranger: adopted as PID 1, or a handler's.
             self._claimed_before += child.slot.claimed
@@ -1108,6 +1120,8 @@ class Master:
 
     def _end(self) -> None:
         """Whatever happened: no child is left, nothing is held that could be given back."""
+        if self._watcher is not None:
+            signal_group(self._watcher, signal.SIGKILL)
         for child in self._children.values():
             child.ended_by = child.ended_by or Death("stopped", "stopped with its master")
             signal_group(child.pid, signal.SIGKILL)

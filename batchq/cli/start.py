@@ -99,8 +99,15 @@ class StartCommand(click.Command):
     metavar="[=ready]",
     help="Exit 0 when nothing is left; =ready does not wait for delayed jobs.",
 )
+@click.option("--autoreload", is_flag=True, help="For development: reload when a file below this folder changes.")
 @takes_settings
-def start(app: str | None, burst: Literal["all", "ready"] | None, queues: tuple[str, ...], **flags: Any) -> int:
+def start(
+    app: str | None,
+    burst: Literal["all", "ready"] | None,
+    autoreload: bool,
+    queues: tuple[str, ...],
+    **flags: Any,
+) -> int:
     """Run the jobs of APP (module:app): a master and its workers.
 
     APP is BATCHQ_APP, or app in [tool.batchq], where it is not given. Without a queue all those that its handlers name
@@ -123,6 +130,10 @@ def start(app: str | None, burst: Literal["all", "ready"] | None, queues: tuple[
     signals = None if heritage is None else Signals()
     try:
         loaded, settings, check = _prepare(app, queues, flags)
+        if autoreload:
+            from batchq.autoreload import check_installed
+
+            check_installed()
     except BaseException as error:
         if heritage is not None:
             heritage.give_up(error)
@@ -132,7 +143,7 @@ def start(app: str | None, burst: Literal["all", "ready"] | None, queues: tuple[
 
     from batchq.master import Master
 
-    return Master(loaded, settings, list(settings.queues), burst, began, heritage, signals).run()
+    return Master(loaded, settings, list(settings.queues), burst, began, heritage, signals, autoreload).run()
 
 
 def _prepare(app: str | None, queues: tuple[str, ...], flags: dict[str, Any]) -> tuple[App, Settings, bool]:
