@@ -179,7 +179,7 @@ class Master:
         finally:
             if self._pid_file is not None:
                 # What could not be given back is the next start's.
-                self._pid_file.remove(board=mine and not self._unreaped)
+                self._pid_file.remove(board=mine and not self._unreaped and not self._children)
             self._signals.close()
 
     def _take_board(self) -> None:
@@ -541,8 +541,8 @@ class Master:
         left.keep(self._children, self._unreaped)
         try:
             left.replace_process(self._origin)
-        except OSError as error:
-            self._reload_failed(f"the next image can't be started: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the workers need this master
+            self._reload_failed(f"the next image can't be started: {error!r}")
         finally:
             unblock()
             self._waiter = self._store.timer_waiter(self._names)
@@ -1134,7 +1134,13 @@ class Master:
         if self._mourned:
             log.event("warning", "hooks_not_called", hook="on_dead", jobs=len(self._mourned), why="the pool has ended")
         if self._unreaped:
-            log.event("error", "not_given_back", workers=len(self._unreaped), why="the store is away; leases will tell")
+            log.event(
+                "error",
+                "not_given_back",
+                workers=len(self._unreaped),
+                why="the store is away; leases will tell"
+                + ("" if self._pid_file is None else ", or the next start here"),
+            )
             self._code = self._code or FAILED
         self._with_store(lambda: self._store.publish(self._id, {}, 0))
         self._waiter.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,8 @@ from batchq.leavings import clear_away
 from batchq.parent import birth_of
 from batchq.scoreboard import Owner, Scoreboard
 from batchq.worker import boot_id
-from tests.process.rig import Rig, is_running
+from tests.process.rig import Rig, is_running, opened
+from tests.servers import Server, flavours
 
 APP = """
 @app.job(backoff=fixed(0.2))
@@ -99,6 +101,29 @@ def test_programs_of_a_killed_pool_are_ended_by_the_next_start(rig: Rig) -> None
     rig.until_counts(done=1)
     assert rig.ledger.ends(job)[0].token == 2
     assert again.stop() == 0
+
+
+def test_next_start_gives_back_what_a_stop_without_its_store_could_not(tmp_path: Path, prefix: str) -> None:
+    """The stop ends with 1, and leaves the scoreboard; the start after that reaps long before the leases are over."""
+    server = Server(flavours()[0], "--appendonly", "yes", "--appendfsync", "always")
+    try:
+        with opened(tmp_path, server.flavour, server.url, prefix) as rig:
+            rig.app(APP)
+            options = ("--pid-file", str(tmp_path / "pool.pid"), "--lease", "60s")
+            job = rig.enqueue("run", 60)
+            pool = rig.start(*options)
+            rig.until_started(job)
+            server.kill()
+            assert pool.stop(signal.SIGQUIT) == 1
+            assert "the next start" in pool.lines("not_given_back")[0]
+            server.start()
+            again = rig.start(*options)
+            rig.until_counts(done=1)
+            assert [(entry.attempt, entry.token) for entry in rig.ledger.starts(job)] == [(1, 1), (1, 2)]
+            assert again.stop() == 0
+            assert not list(tmp_path.glob("pool.pid*"))
+    finally:
+        server.stop()
 
 
 def test_board_of_a_master_that_lives_is_not_touched(redis_rig: Rig) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,8 @@ from batchq import scoreboard
 from batchq.lifecycle import State
 from batchq.parent import birth_of
 from batchq.scoreboard import Scoreboard
-from tests.process.rig import Pool, Rig
+from tests.process.rig import Pool, Rig, opened
+from tests.servers import Server, flavours
 
 APP = """
 VERSION = %r
@@ -237,4 +240,56 @@ def test_descriptors_do_not_pile_up(redis_rig: Rig) -> None:
         reload(redis_rig, pool)
     redis_rig.until(lambda: len(pool.workers()) == 2, "the old ones are gone")
     redis_rig.until(lambda: max(held()) <= max(before) + 1, "as many as before")
+    assert pool.stop() == 0
+
+
+def test_workers_that_cannot_start_leave_the_old_ones_at_work(rig: Rig) -> None:
+    """The new code's start hook fails: the old generation serves on, and a reload of mended code replaces it."""
+    write(rig, "1")
+    pool = rig.start(n=2)
+    old = pool.workers()
+    broken = "\n\n@app.on_worker_start\ndef connect():\n    raise OSError('no database')\n"
+    rig.app(APP % "2" + broken)
+    pool.send(signal.SIGHUP)
+    rig.until(lambda: len(pool.lines("worker_failed")) >= 3, "new workers fail")
+    assert set(old) <= set(pool.workers())
+    job = rig.enqueue("version")
+    rig.until(lambda: rig.ledger.entries("S1", job), "old code runs")
+    assert not pool.lines("reloaded")
+    write(rig, "3")
+    reload(rig, pool)
+    job = rig.enqueue("version")
+    rig.until(lambda: rig.ledger.entries("S3", job), "mended code runs")
+    rig.until(lambda: not set(old) & set(pool.workers()), "the old ones are gone")
+    assert pool.stop() == 0
+
+
+@pytest.fixture
+def own(tmp_path: Path, prefix: str) -> Iterator[tuple[Rig, Server]]:
+    """On a server of its own that keeps what it acknowledged."""
+    server = Server(flavours()[0], "--appendonly", "yes", "--appendfsync", "always")
+    try:
+        with opened(tmp_path, server.flavour, server.url, prefix) as rig:
+            yield rig, server
+    finally:
+        server.stop()
+
+
+def test_reload_while_the_store_is_away_forgets_no_death(own: tuple[Rig, Server]) -> None:
+    """A worker died meanwhile: the next image reaps it when the store is back, and only what ran is charged."""
+    rig, server = own
+    write(rig, "1")
+    job = rig.enqueue("gated", max_attempts=2)
+    pool = rig.start("--lease", "60s", n=2)
+    worker = rig.until_started(job)
+    server.kill()
+    os.kill(worker, signal.SIGKILL)
+    rig.until(lambda: pool.lines("worker_died"), "it is seen")
+    pool.send(signal.SIGHUP)
+    rig.until(lambda: pool.lines("took_over"), "the next image is there", within=20)
+    server.start()
+    (rig.folder / "gate").touch()
+    stats = rig.until_counts(done=1, within=30)
+    assert (stats.totals["crashed"], stats.totals["lost"]) == (1, 0)
+    assert [entry.attempt for entry in rig.ledger.starts(job)] == [1, 2]
     assert pool.stop() == 0
