@@ -56,7 +56,7 @@ def test_two_hundred_thousand_jobs_leave_memory_flat(rig: Rig) -> None:
     last = memory(pool)
     print(f"{rig.kind}: {total} jobs in {took:.0f} s; {first >> 20} MiB after a tenth, {last >> 20} MiB at the end")
     assert last < first * 1.1 + (4 << 20)
-    assert psutil.Process(pool.pid).num_fds() <= descriptors + 2
+    assert psutil.Process(pool.pid).num_fds() <= descriptors + 8  # A store opens some lazily
     stats = rig.stats()
     assert stats.totals["completed"] == total - total // 100
     assert pool.stop() == 0
