@@ -11,20 +11,18 @@ import contextlib
 import gc
 import os
 import platform
-import random
 import selectors
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn
+from typing import Literal
 
-from batchq import __version__, autoreload, backoff, log, scoreboard, stacks
+from batchq import __version__, autoreload, log, newborn, scoreboard, stacks
 from batchq.app import App
 from batchq.children import Child, Unreaped, death_of, is_stopped, named, signal_group, signal_one
-from batchq.clock import SYSTEM, monotonic_ns
+from batchq.clock import SYSTEM
 from batchq.config import MAX_PROCESSES, Settings, masked
 from batchq.control import ControlServer
 from batchq.errors import BatchqError, ConfigError, StoreDenied, StoreError, StoreUnavailable
@@ -32,20 +30,22 @@ from batchq.handover import CHECK_S, Check, Heritage, Origin
 from batchq.job import Claim, random_name
 from batchq.leavings import clear_away
 from batchq.lifecycle import Word
-from batchq.memory import KillCount, be_first_to_go
+from batchq.limits import Limits, give_order
+from batchq.memory import KillCount
+from batchq.mourning import Mourning
 from batchq.notify import Notifier
 from batchq.parent import birth_of, die_with, reap_child
 from batchq.pidfile import PidFile
-from batchq.recycle import rss_bytes
+from batchq.report import log_workers, workers_of
 from batchq.runner import Runner
-from batchq.scoreboard import Errand, Owner, Run, Scoreboard, Slot
-from batchq.signals import Signals, block, drain, pipe, unblock
+from batchq.scoreboard import Owner, Run, Scoreboard
+from batchq.signals import Signals, block, drain, unblock
 from batchq.store import PROMOTE_LIMIT, Waiter
 from batchq.stores import attach_inbox, open_store
 from batchq.sweeps import Death, LeaseWatch, expire, reap_left, reap_lost, reap_own
 from batchq.titles import set_title
 from batchq.watchdog import Step, Watchdog
-from batchq.worker import BROKEN, ORDER_SIGNAL, UNSETTLED, Worker, boot_id
+from batchq.worker import ORDER_SIGNAL, UNSETTLED, boot_id
 
 Burst = Literal["all", "ready"]
 
@@ -132,10 +132,6 @@ class Master:
         self._watchdog = Watchdog(settings.watchdog_ms / 1000)
         #: Jobs that were claimed by workers that are gone.
         self._claimed_before = 0
-        #: Jobs that died by reaping, whose on_dead hooks a worker is to call: (queue, id). The first is under way.
-        self._mourned: deque[tuple[str, str]] = deque()
-        self._errand: Errand | None = None
-        self._errands = 0
         self._kills = KillCount()
         self._is_ready = heritage is not None
         self._timers = Timers()
@@ -154,9 +150,7 @@ class Master:
         self._spawn_not_before = 0.0
         self._code = DONE
         self._pid_file = PidFile(settings.pid_file) if settings.pid_file else None
-        self._times_out = settings.timeout_ms is not None or any(
-            spec.timeout_ms for spec in map(app.registry.get, app.registry.names())
-        )
+        self._limits = Limits(settings, app.registry)
 
     # -- life
 
@@ -169,6 +163,8 @@ class Master:
             else:
                 self._inherit(self._heritage)
             mine = True
+            waiting = [(queue, job_id) for queue, job_id in self._heritage.mourned] if self._heritage else []
+            self._mourning = Mourning(self._board, wanted=bool(self._app.dead_hooks), waiting=waiting)
             self._store = open_store(self._settings.store_url, self._settings)
             self._store.be_brisk()
             attach_inbox(self._store, self._settings)
@@ -198,7 +194,6 @@ class Master:
         """Goes on where the image before this one stopped."""
         self._me = Owner(self._pid, birth_of(self._pid), os.getsid(0), boot_id())
         self._board = Scoreboard(fd=left.board_fd)
-        self._errands = self._board.errand_done + 1
         if self._pid_file is not None:
             self._pid_file.adopt(left.pid_fd)
         self._life_r, self._life_w = left.life
@@ -211,7 +206,6 @@ class Master:
         self._outage_since = left.outage_since
         self._children = left.workers(self._board)
         self._unreaped = left.dead()
-        self._mourned = deque((queue, job_id) for queue, job_id in left.mourned)
         self._replacing_since = SYSTEM.monotonic()
         self._signals.again(left.signals)
 
@@ -292,15 +286,14 @@ class Master:
         for number in self._signals.came():
             self._on_signal(number)
         self._bury_children()
-        self._enforce_limits()
-        self._enforce_memory()
+        self._limits.enforce(self._children.values(), stopping=self._interrupted)
         self._keep_time()
         self._tell_manager()
         if self._dump is not None and self._dump.is_done(self._children.values()):
             self._dump = None
         if self._stop_at is not None:
             return self._stopped()
-        self._run_errands()
+        self._mourning.drive(self._children.values(), quiet=self._board.quiet)
         self._watch_claims()
         self._drive_reload()
         self._spawn_missing()
@@ -331,15 +324,15 @@ class Master:
             wait = min(wait, self._notify.beat_s)
         if self._dump is not None:
             wait = min(wait, self._dump.due - now)
-        if self._replacing_since is not None or self._errand is not None:
+        if self._replacing_since is not None or self._mourning.is_under_way:
             wait = min(wait, REPLACE_TICK_S)
         if self._outage_since is not None:
             wait = min(wait, self._try_store_at - now)
         if len(self._children) < self._want and self._stop_at is None:
             wait = min(wait, self._spawn_not_before - now)
-        if any(child.ordered_run or self._limit_of(child) for child in self._children.values()):
+        if self._limits.is_pressing(self._children.values()):
             wait = min(wait, SHORT_TICK_S)
-        elif self._times_out or self._settings.max_rss_hard_bytes:
+        elif self._limits.may_come:
             wait = min(wait, TICK_S / 4)
         return max(0.0, wait)
 
@@ -398,7 +391,6 @@ class Master:
 
     def dump(self) -> None:
         """The scoreboard goes to the log now, the workers' stacks as soon as they have written them."""
-        now_ns = monotonic_ns()
         log.event(
             "info",
             "scoreboard",
@@ -409,19 +401,7 @@ class Master:
             unreaped=len(self._unreaped),
             store="up" if self._outage_since is None else "away",
         )
-        for child in self._children.values():
-            run = child.slot.run()
-            log.event(
-                "info",
-                "worker",
-                pid=child.pid,
-                worker=child.slot.worker,
-                state=scoreboard.STATES[child.slot.state],
-                retiring=child.retiring or None,
-                claimed=child.slot.claimed,
-                running_ms=(now_ns - run.started_ns) // 1_000_000 if run is not None and run.under_way else None,
-                **named(run),
-            )
+        log_workers(self._children.values())
         self._dump = stacks.Dump(self._children.values())
 
     # -- the control socket
@@ -535,7 +515,7 @@ class Master:
             again=self._reload_wanted,
             outage_since=self._outage_since,
             watcher=self._watcher,
-            mourned=list(self._mourned),
+            mourned=list(self._mourning.waiting),
             signals=self._signals.waiting(),
         )
         left.keep(self._children, self._unreaped)
@@ -603,7 +583,7 @@ class Master:
                 run = child.slot.run()
                 log.event("warning", "interrupted", worker=child.slot.worker, **named(run))
                 if run is not None and run.under_way:
-                    self._give_order(child, run, scoreboard.INTERRUPT)
+                    give_order(child, run, scoreboard.INTERRUPT)
         if self._children and now >= self._stop_at + last_grace and not self._at_once:
             self._kill_all()
         return not self._children and (not self._unreaped or self._at_once or now >= self._stop_at)
@@ -639,7 +619,7 @@ class Master:
         try:
             pid = os.fork()
             if pid == 0:
-                self._be_worker(slot, stacks_fd)
+                newborn.live(self._app, self._settings, self._queues, slot, stacks_fd, self._let_go)
         except OSError as error:
             # No memory, or too many processes: those that there are work on.
             log.event("error", "fork_failed", error=str(error), workers=len(self._children))
@@ -653,58 +633,19 @@ class Master:
         self._children[pid] = Child(pid, place, slot, SYSTEM.monotonic(), stacks_fd=stacks_fd)
         log.event("debug", "spawned", worker=place, pid=pid)
 
-    def _be_worker(self, slot: Slot, stacks_fd: int) -> NoReturn:
-        """The child's side of the fork; never returns, and finalises nothing that it inherited."""
-        code = BROKEN
-        try:
-            self._signals.let_go()
-            slot.be(os.getpid(), birth_of(os.getpid()))
-            with contextlib.suppress(OSError):
-                os.setpgid(0, 0)
-            die_with(self._life_r, self._life_w, parent=self._pid)
-            self._store.after_fork()
-            if self._pid_file is not None:
-                self._pid_file.let_go()
-            self._waiter.close()
-            self._selector.close()
-            if self._control is not None:
-                self._control.let_go()
-            for child in self._children.values():
-                os.close(child.stacks_fd)
-            be_first_to_go()
-            set_title(f"worker of {self._app.name}")
-            random.seed()
-            backoff.reseed()
-            code = self._work(slot, stacks_fd)
-        except BatchqError as error:
-            log.event("error", "worker_failed", pid=os.getpid(), error=str(error))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run the master's code
-            log.event("error", "worker_failed", pid=os.getpid(), error=repr(error), exc=error)
-        finally:
-            with contextlib.suppress(BaseException):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
-
-    def _work(self, slot: Slot, stacks_fd: int) -> int:
-        read, write = pipe()
-        store = open_store(self._settings.store_url, self._settings)
-        worker = Worker(self._app, store, self._settings, slot, self._queues, read)
-        store.be_patient(lambda: worker.stopping)
-        signal.signal(signal.SIGTERM, lambda *_: worker.stop())
-        signal.signal(ORDER_SIGNAL, worker.obey)
-        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGCONT):
-            # Not SIG_IGN: what a handler starts would inherit that, and hear no Ctrl-C of its own.
-            signal.signal(number, _pass_by)
-        stacks.listen(stacks_fd)
-        for number in (signal.SIGTTIN, signal.SIGTTOU):
-            # A worker is in the background of its terminal: with a handler its writes would be begun again for ever.
-            signal.signal(number, signal.SIG_IGN)
-        for number in (signal.SIGCHLD, signal.SIGTSTP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        unblock()
-        return worker.run()
+    def _let_go(self) -> None:
+        """In a child: what is the master's is closed, and the child does not outlive it."""
+        self._signals.let_go()
+        die_with(self._life_r, self._life_w, parent=self._pid)
+        self._store.after_fork()
+        if self._pid_file is not None:
+            self._pid_file.let_go()
+        self._waiter.close()
+        self._selector.close()
+        if self._control is not None:
+            self._control.let_go()
+        for child in self._children.values():
+            os.close(child.stacks_fd)
 
     def _bury_children(self) -> None:
         """Notices the dead, kills what they left running, and reaps their claims."""
@@ -765,7 +706,7 @@ class Master:
             terms, settings = self._runner.terms, self._settings
             if dead.death.cause == "lost":
                 queues = sorted({*self._all_names(), *self._store.queues()})
-                counted = reap_left(self._store, queues, dead.worker, ran, terms, settings.max_lost, self._mourn)
+                counted = reap_left(self._store, queues, dead.worker, ran, terms, settings.max_lost, self._mourning.add)
             else:
                 counted = reap_own(
                     self._store,
@@ -775,7 +716,7 @@ class Master:
                     ran,
                     terms,
                     settings.max_crashes,
-                    self._mourn,
+                    self._mourning.add,
                 )
             self._unreaped.pop(0)
             if counted["lost"]:
@@ -783,78 +724,6 @@ class Master:
             if counted["released"]:
                 log.event("info", "released", worker=dead.worker, jobs=counted["released"], why=dead.death.text)
         self._timers.sweep = 0.0
-
-    def _mourn(self, queue: str, job_id: str) -> None:
-        if self._app.dead_hooks:
-            self._mourned.append((queue, job_id))
-
-    def _run_errands(self) -> None:
-        """Has the hooks of the dead called: by an idle worker, else by a busy one when its batch is done."""
-        if self._errand is not None and self._board.errand_done == self._errand.number:
-            self._errand = None
-            self._mourned.popleft()
-        able = [child for child in self._children.values() if child.is_up and not child.retiring]
-        idle = any(child.slot.state == scoreboard.IDLE for child in able)
-        if self._errand is not None and any(
-            child.place == self._errand.place and not (idle and named(child.slot.run())) for child in able
-        ):
-            return  # It will be done there, and is not better done elsewhere.
-        if not self._mourned or not able or self._board.quiet:
-            return
-        child = next((child for child in able if child.slot.state == scoreboard.IDLE), able[0])
-        self._errands += 1
-        self._errand = Errand(self._errands, child.place, *self._mourned[0])
-        self._board.give_errand(self._errand)
-        signal_one(child.pid, ORDER_SIGNAL)
-
-    # -- time limits and orders
-
-    def _limit_of(self, child: Child) -> int:
-        run = child.slot.run()
-        limit = run.timeout_ms if run is not None and run.under_way and not run.torn else 0
-        # A call may have a limit where its handler has none: where one came, more may follow.
-        self._times_out = self._times_out or limit > 0
-        return limit
-
-    def _enforce_limits(self) -> None:
-        """Soft limit: JobTimeout in the handler. After the grace: SIGKILL, of the whole group."""
-        now_ns, grace_s = monotonic_ns(), self._settings.grace_ms / 1000
-        for child in self._children.values():
-            run = child.slot.run()
-            if run is None or not run.under_way:
-                child.ordered_run = 0
-                continue
-            if run.torn:
-                continue  # Its worker writes it just now: the next look sees it whole.
-            if child.ordered_run == run.number:
-                if child.slot.heard != run.number:
-                    signal_one(child.pid, ORDER_SIGNAL)
-                if SYSTEM.monotonic() - child.ordered_at > grace_s and child.ended_by is None and not self._interrupted:
-                    cancelled = child.slot.order()[1] == scoreboard.CANCEL
-                    text = (
-                        "killed: cancelled"
-                        if cancelled
-                        else f"killed: ran past its time limit of {run.timeout_ms / 1000:g} s"
-                    )
-                    child.ended_by = Death("failed" if cancelled else "timed_out", text)
-                    log.event("warning", "killed", worker=child.slot.worker, why=text, **named(run))
-                    signal_group(child.pid, signal.SIGKILL)
-            elif run.timeout_ms and now_ns - run.started_ns > run.timeout_ms * 1_000_000:
-                log.event("warning", "timed_out", worker=child.slot.worker, **named(run))
-                self._give_order(child, run, scoreboard.TIMED_OUT)
-
-    def _enforce_memory(self) -> None:
-        """Above the hard limit: SIGKILL, and a crash of what ran."""
-        most = self._settings.max_rss_hard_bytes
-        if not most:
-            return
-        for child in self._children.values():
-            rss = rss_bytes(child.pid)
-            if rss > most and child.ended_by is None:
-                text = f"killed: its memory of {rss >> 20} MiB was above max_rss_hard ({most >> 20} MiB)"
-                child.ended_by = Death("crashed", text)
-                log.event("error", "killed", worker=child.slot.worker, why=text, **named(child.slot.run()))
-                signal_group(child.pid, signal.SIGKILL)
 
     def _watch_claims(self) -> None:
         """Does what the watchdog says about a pool that consumes nothing."""
@@ -894,11 +763,6 @@ class Master:
 
         self._with_store(ask)
         return ready
-
-    def _give_order(self, child: Child, run: Run, order: int) -> None:
-        child.ordered_run, child.ordered_at = run.number, SYSTEM.monotonic()
-        child.slot.give_order(run.number, order)
-        signal_one(child.pid, ORDER_SIGNAL)
 
     # -- time, leases, sweeps
 
@@ -1027,12 +891,14 @@ class Master:
                     continue
                 if child.ordered_run != run.number:
                     log.event("info", "cancelling", worker=worker, **named(run))
-                    self._give_order(child, run, scoreboard.CANCEL)
+                    give_order(child, run, scoreboard.CANCEL)
 
     def _look_for_lost(self) -> None:
         for queue in self._names:
             for worker, end in self._watch.look(queue, self._store.leases(queue), SYSTEM.monotonic()):
-                reap_lost(self._store, queue, worker, end, self._runner.terms, self._settings.max_lost, self._mourn)
+                reap_lost(
+                    self._store, queue, worker, end, self._runner.terms, self._settings.max_lost, self._mourning.add
+                )
 
     def _ingest(self) -> None:
         """Takes in what other programs dropped into the store's inbox; the next round goes on where there is more."""
@@ -1053,24 +919,6 @@ class Master:
 
     def _status(self) -> dict[str, object]:
         """What `batchq workers` shows of this master."""
-        now_ns = monotonic_ns()
-        workers = []
-        for child in self._children.values():
-            run = child.slot.run()
-            under_way = run if run is not None and run.under_way else None
-            workers.append(
-                {
-                    "id": child.slot.worker,
-                    "host": platform.node(),
-                    "pid": child.pid,
-                    "state": scoreboard.STATES[child.slot.state],
-                    "job": under_way.id if under_way else None,
-                    "handler": under_way.handler if under_way else None,
-                    "queue": under_way.queue if under_way else None,
-                    "running_ms": (now_ns - under_way.started_ns) // 1_000_000 if under_way else 0,
-                    "rss": rss_bytes(child.pid),
-                }
-            )
         return {
             "id": self._id,
             "host": platform.node(),
@@ -1084,7 +932,7 @@ class Master:
             "queues": self._names,
             "outages": self._store.outages,
             "spool": self._settings.spool if self._settings.fallback else "",
-            "workers": workers,
+            "workers": workers_of(self._children.values()),
         }
 
     def _is_drained(self) -> bool:
@@ -1092,7 +940,7 @@ class Master:
         before = self._work_done()
         if (
             self._unreaped
-            or self._mourned
+            or self._mourning.waiting
             or any(state not in (scoreboard.IDLE, scoreboard.QUIET) for state, _ in before)
         ):
             return False
@@ -1131,8 +979,9 @@ class Master:
                 time.sleep(0.005)
         if self._unreaped:
             self._with_store(self._reap)
-        if self._mourned:
-            log.event("warning", "hooks_not_called", hook="on_dead", jobs=len(self._mourned), why="the pool has ended")
+        unmourned = len(self._mourning.waiting)
+        if unmourned:
+            log.event("warning", "hooks_not_called", hook="on_dead", jobs=unmourned, why="the pool has ended")
         if self._unreaped:
             log.event(
                 "error",
@@ -1149,7 +998,3 @@ class Master:
         self._selector.close()
         for fd in (self._life_r, self._life_w):
             os.close(fd)
-
-
-def _pass_by(signum: int, frame: object) -> None:
-    """Signals that are the master's business."""
