@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from batchq.cli import main
 from batchq.config import load
 from batchq.importing.formats import Wanted, open_rows
 from batchq.importing.rows import Bad, Row
@@ -105,6 +107,22 @@ def _place(kind: str, folder: Path, prefix: str, servers: Servers) -> Iterator[P
     store = open_store(url, settings)
     yield Place(folder, url, prefix, store)
     store.close()
+
+
+@pytest.fixture
+def inside(spool: Place, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Calls `batchq ARGS...` on the spool in this process, which is quicker: for what ends before it begins."""
+    for name in [name for name in os.environ if name.startswith("BATCHQ_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(spool.folder)
+    monkeypatch.setenv("BATCHQ_URL", spool.url)
+
+    def call(*args: str) -> Ran:
+        capfd.readouterr()
+        code = main(args)
+        return Ran(code, *capfd.readouterr())
+
+    return call
 
 
 @dataclass(frozen=True, slots=True)

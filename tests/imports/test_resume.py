@@ -1,0 +1,277 @@
+"""Exactly once over interruptions: kills at any moment, Ctrl-C, changed files, changed options, second importers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.process.conftest import STORES, url_of
+from tests.process.rig import Rig, opened, until
+from tests.servers import Servers
+
+from .conftest import Place
+
+APP = """
+_rows = os.open("rows", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+@app.job(queue="rows")
+def load(n: str, text: str):
+    os.write(_rows, f"{n}\\n".encode())
+"""
+
+
+def start(rig: Rig, *args: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "batchq", "import", *args],
+        cwd=rig.folder,
+        env=rig.env(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def write_rows(path: Path, count: int) -> None:
+    with open(path, "w", newline="") as file:
+        file.write("n,text\n")
+        file.writelines(f'{n},"some, text"\n' for n in range(count))
+
+
+def kill_and_go_on(rig: Rig, count: int, kills: int, seed: int) -> int:
+    """Imports with that many kills at random moments while a pool works off the rows; answers how many hit an import
+    that was under way. Demands that each row ran once."""
+    rng = random.Random(seed)
+    rig.app(APP)
+    write_rows(rig.folder / "rows.csv", count)
+    rig.start("-q", "rows", n=2, queue="rows")
+    command = ("rows.csv", "--job", "load", "-q", "rows", "--json")
+    hit = 0
+    for _ in range(kills):
+        before = rig.store.stats("rows").totals["enqueued"]
+        # Half of them while python starts, reads what is in already and sends the first chunk; half at a later chunk.
+        target = before + rng.randrange(1, max(2, (count - before) // 3)) if rng.random() < 0.5 else 0
+        moment = time.monotonic() + rng.uniform(0.1, 0.5)
+        process = start(rig, *command)
+        while process.poll() is None:
+            past = rig.store.stats("rows").totals["enqueued"] >= target if target else time.monotonic() >= moment
+            if past:
+                process.kill()
+        process.communicate(timeout=30)
+        hit += process.returncode == -signal.SIGKILL
+    process = start(rig, *command)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    summary = json.loads(out.splitlines()[-1])
+    assert summary["rows"] == count == summary["enqueued"] + summary["earlier"]
+    rig.until(lambda: rig.store.stats("rows").totals["completed"] >= count, "every row ran", 120)
+    ran = Counter((rig.folder / "rows").read_text().split())
+    assert len(ran) == count
+    assert set(ran.values()) == {1}
+    assert rig.store.stats("rows").totals["enqueued"] == count
+    return hit
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_kill_9_at_any_moment(kind: str, tmp_path: Path, prefix: str, servers: Servers) -> None:
+    """Eight kills of one import while its first rows are worked off already: every row runs, none twice."""
+    with opened(tmp_path, kind, url_of(kind, tmp_path, servers), prefix) as rig:
+        assert kill_and_go_on(rig, 20_000, kills=8, seed=7) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", STORES)
+def test_kill_9_again_and_again(kind: str, tmp_path: Path, prefix: str, servers: Servers) -> None:
+    """The long run: fifty kills, 200,000 rows."""
+    with opened(tmp_path, kind, url_of(kind, tmp_path, servers), prefix) as rig:
+        assert kill_and_go_on(rig, 200_000, kills=50, seed=11) >= 25
+
+
+def test_ctrl_c_says_how_to_go_on(place: Place) -> None:
+    """Exit 130 with true sums; the same command then does the rest."""
+    for number in (signal.SIGINT, signal.SIGTERM)[: 2 if place.url.startswith("spool:") else 1]:
+        queue = f"q{number}"
+        name = place.write(f"{queue}.csv", "n\n" + "".join(f"{n}\n" for n in range(20_000)))
+        args = ("import", name, "--job", "echo", "-q", queue, "--json")
+        process = subprocess.Popen(
+            place.command(*args),
+            cwd=place.folder,
+            env=place.env(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        until(lambda: place.store.stats(queue).totals["enqueued"], "the first chunk is in")  # noqa: B023
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 130, err
+        assert b"the same command goes on where it ended" in err
+        assert b"Traceback" not in err
+        first = json.loads(out.splitlines()[-1])
+        assert first["end"] == "interrupted"
+        # One chunk may be in whose answer was not heard.
+        assert 0 <= place.store.stats(queue).totals["enqueued"] - first["enqueued"] <= 480
+        rest = place.imported(*args[1:-1])
+        assert rest["earlier"] + rest["enqueued"] == 20_000
+        assert rest["earlier"] - first["enqueued"] in (0, 480)
+        assert [int(job.kwargs["n"]) for job in place.jobs(queue)] == list(range(20_000))
+
+
+def interrupted(place: Place, name: str = "rows.csv", *more: str) -> None:
+    """Leaves the import of a file of 1,000 rows behind its first chunk: the header's column may be an int once."""
+    place.write(name, "n\n" + "".join(f"{n}\n" for n in range(500)) + "x\n" + "".join(f"{n}\n" for n in range(500)))
+    done = place.imported(name, "--job", "echo", "--strict", "--types", "n:int", *more)
+    assert (done["end"], done["enqueued"], done["code"]) == ("strict", 480, 1)
+
+
+def test_a_changed_file_is_refused(place: Place) -> None:
+    """After an interruption nobody could tell its rows apart; --restart is the way to have them all again."""
+    interrupted(place)
+    path = place.folder / "rows.csv"
+    path.write_text(path.read_text().replace("x\n", "7\n"))
+    args = ("rows.csv", "--job", "echo", "--types", "n:int")
+    place.run("import", *args).refused(2, "interrupted", "the file has changed", "--restart")
+    assert len(place.jobs()) == 480
+    done = place.imported(*args, "--restart")
+    assert (done["enqueued"], done["earlier"], done["code"]) == (1001, 0, 0)
+    assert place.imported(*args)["earlier"] == 1001
+    assert place.imported(*args, "--restart")["enqueued"] == 1001
+
+
+def test_changed_options_are_refused(place: Place) -> None:
+    """They would make other jobs of the same rows, and a lane of their own."""
+    interrupted(place)
+    done = place.run("import", "rows.csv", "--job", "echo", "--priority", "5", "--types", "n:int")
+    done.refused(2, "priority", "--restart")
+    # Another handler, or another queue under another name, is another import.
+    assert place.imported("rows.csv", "--job", "other")["enqueued"] == 1001
+
+
+def test_a_second_run_adds_nothing_and_says_so(place: Place) -> None:
+    """Also when the rows are worked off: the marks know."""
+    name = place.write("rows.csv", "n\n" + "1\n" * 700)
+    assert place.imported(name, "--job", "echo")["enqueued"] == 700
+    ids = [job.id for job in place.jobs()]
+    from batchq.lifecycle import State
+
+    assert place.store.purge("default", State.PENDING, ids) == 700
+    done = place.imported(name, "--job", "echo")
+    assert (done["enqueued"], done["earlier"], done["code"]) == (0, 700, 0)
+    assert "was imported before" in done["err"]
+    assert place.jobs() == []
+
+
+def test_new_data_under_an_old_name_is_new(place: Place) -> None:
+    """After an import that went well; one that rejected rows may have been mended in place, so that is asked."""
+    name = place.write("daily.csv", "n\n1\n2\n")
+    place.imported(name, "--job", "echo")
+    place.write("daily.csv", "n\n3\n4,4\n")
+    assert place.imported(name, "--job", "echo")["enqueued"] == 1
+    place.write("daily.csv", "n\n3\n4\n")
+    place.run("import", name, "--job", "echo").refused(2, "rejected 1 rows", "--restart")
+    assert [job.kwargs["n"] for job in place.jobs()] == ["1", "2", "3"]
+
+
+def test_a_name_lets_the_file_move(place: Place) -> None:
+    """--name instead of the path: what is in is known at the new place."""
+    interrupted(place, "rows.csv", "--name", "orders")
+    (place.folder / "rows.csv").rename(place.folder / "moved.csv")
+    done = place.imported("moved.csv", "--job", "echo", "--types", "n:int", "--name", "orders")
+    assert (done["earlier"], done["enqueued"], done["rejected"]) == (480, 520, 1)
+
+
+def test_two_importers_of_one_file(spool: Place) -> None:
+    """The second is refused while the first is at it; a killed one holds nothing."""
+    name = spool.write("rows.csv", "n\n" + "1\n" * 200_000)
+    command = spool.command("import", name, "--job", "echo")
+    first = subprocess.Popen(command, cwd=spool.folder, env=spool.env(), stdout=subprocess.DEVNULL)
+    until(lambda: spool.store.queues(), "the first chunk is in")
+    os.kill(first.pid, signal.SIGSTOP)
+    spool.run("import", name, "--job", "echo").refused(2, "another process")
+    first.kill()
+    first.wait()
+    done = spool.imported(name, "--job", "echo")
+    assert done["rows"] == 200_000
+    assert spool.store.stats("default").totals["enqueued"] == 200_000
+
+
+def test_marks_that_may_be_forgotten_are_not_trusted(place: Place) -> None:
+    """Longer ago than mark_ttl: refused, not guessed, whether it had come to its end or not."""
+    interrupted(place)
+    _age(place, 8 * 86_400_000)
+    args = ("rows.csv", "--job", "echo", "--types", "n:int")
+    place.run("import", *args).refused(2, "mark_ttl", "--restart")
+    done = place.write("done.csv", "n\n1\n")
+    place.imported(done, "--job", "echo")
+    _age(place, 8 * 86_400_000)
+    place.run("import", done, "--job", "echo").refused(2, "mark_ttl", "--restart")
+
+
+def _age(place: Place, ms: int) -> None:
+    spool = place.url.removeprefix("spool:") if place.url.startswith("spool:") else str(place.folder / "fallback")
+    for path in Path(f"{spool}.imports").glob("*.json"):
+        state = json.loads(path.read_bytes())
+        state["updated_ms"] -= ms
+        path.write_text(json.dumps(state))
+
+
+def test_a_place_that_can_not_be_written_is_said(spool: Place) -> None:
+    """Before the first row: an import that could not go on is none."""
+    name = spool.write("rows.csv", "n\n1\n")
+    spool.write("file", "")
+    spool.run("import", name, "--job", "echo", "--state-dir", "file/below").refused(2, "--state-dir", "Not a directory")
+    assert spool.store.queues() == []
+
+
+def test_a_store_that_is_away_is_waited_for(tmp_path: Path, prefix: str) -> None:
+    """It comes back within --patience: nothing is lost; it does not: exit 4, and the same command goes on."""
+    from tests.servers import Server, flavours
+
+    server = Server(flavours()[0], "--appendonly", "yes", "--appendfsync", "always")
+    try:
+        _away(server, tmp_path, prefix)
+    finally:
+        server.stop()
+
+
+def _away(server: object, folder: Path, prefix: str) -> None:
+    from tests.servers import Server
+
+    assert isinstance(server, Server)
+    with opened(folder, "valkey", server.url, prefix) as rig:
+        write_rows(folder / "rows.csv", 60_000)
+        command = ("rows.csv", "--job", "load", "-q", "rows", "--json")
+
+        def until_in(rows: int, process: subprocess.Popen[bytes]) -> None:
+            def enough() -> bool:
+                assert process.poll() is None, process.communicate()
+                return rig.store.stats("rows").totals["enqueued"] >= rows
+
+            until(enough, f"{rows} rows are in")
+
+        process = start(rig, *command, "--patience", "0s")
+        until_in(1, process)
+        server.kill()
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 4, err
+        assert b"goes on where it ended" in err
+        assert json.loads(out.splitlines()[-1])["end"] == "failed"
+        server.start()
+        before = rig.store.stats("rows").totals["enqueued"]
+        process = start(rig, *command, "--patience", "20s")
+        until_in(before + 1, process)
+        server.kill()
+        server.start()
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        summary = json.loads(out.splitlines()[-1])
+        assert summary["rows"] == 60_000
+        assert rig.store.stats("rows").totals["enqueued"] == 60_000
