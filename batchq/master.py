@@ -320,6 +320,8 @@ class Master:
             wait = min(wait, SHORT_TICK_S)
         if not self._is_ready:
             wait = min(wait, SHORT_TICK_S)
+        if self._settings.watchdog_ms:
+            wait = min(wait, self._watchdog.look_s)
         if self._notify.beat_s is not None:
             wait = min(wait, self._notify.beat_s)
         if self._dump is not None:

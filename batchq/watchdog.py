@@ -31,6 +31,8 @@ class Watchdog:
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
+        #: Between two looks.
+        self.look_s = period_s / LOOKS
         self._claimed = -1
         self._since = 0.0
         self._look_at = 0.0
@@ -46,7 +48,7 @@ class Watchdog:
             return None
         if now < self._look_at:
             return None
-        self._look_at = now + self._period_s / LOOKS
+        self._look_at = now + self.look_s
         if not is_ready():
             self._begin(now, claimed)
             return None
@@ -56,5 +58,5 @@ class Watchdog:
 
     def _begin(self, now: float, claimed: int) -> None:
         self._claimed, self._since = claimed, now
-        self._look_at = now + self._period_s / LOOKS
+        self._look_at = now + self.look_s
         self._steps = list(Step)
