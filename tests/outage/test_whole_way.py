@@ -66,6 +66,22 @@ def test_each_job_of_a_producer_runs_once_while_the_server_comes_and_goes(serve:
     assert pool.lines("ingested")
 
 
+def test_pool_that_starts_before_its_server_stands_ready(serve: Serve, rig_on: RigOn) -> None:
+    """With a fallback jobs come in all the same: they run when the server is there."""
+    server = serve()
+    rig = rig_on(server)
+    server.kill()
+    pool = rig.start(n=1, ready=False)
+    rig.until(lambda: pool.lines("store_unavailable"), "the master says that its store is away")
+    with app_of(rig, server.url) as app:
+        ref = app.enqueue("work")
+    assert ref.spooled
+    server.start()
+    rig.until(lambda: rig.ledger.ends(), "the job runs")
+    assert [entry.job for entry in rig.ledger.starts()] == [ref.id]
+    assert pool.stop() == 0
+
+
 def test_master_does_not_let_fresh_work_wait_for_what_is_forwarded(serve: Serve, rig_on: RigOn) -> None:
     """3000 files lie there; a job that is enqueued meanwhile runs at once."""
     server = serve()

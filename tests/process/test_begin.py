@@ -85,10 +85,10 @@ def test_app_that_does_not_import_is_one_clear_error(rig: Rig) -> None:
 
 
 def test_store_that_is_away_at_the_start(redis_rig: Rig) -> None:
-    """Exit 4, and the address."""
+    """Without a fallback: exit 4, and the address."""
     redis_rig.app(NOOP)
     port = free_port()
-    pool = redis_rig.start("--url", f"redis://127.0.0.1:{port}/0", ready=False)
+    pool = redis_rig.start("--no-fallback", "--url", f"redis://127.0.0.1:{port}/0", ready=False)
     assert pool.wait() == 4
     assert str(port) in pool.log()
 
