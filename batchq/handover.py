@@ -103,8 +103,7 @@ def asked_to_check() -> str | None:
     if asked is None:
         return None
     parent, _, wanted = asked.partition(":")
-    if parent != str(os.getppid()):
-        return None  # Inherited by something that the app started.
+    # Race: the master may be gone already. Never a pool of its own then: it ends here.
     die_with_parent(int(parent))
     return wanted
 
