@@ -103,8 +103,7 @@ class Scoreboard:
         size = HEADER + SLOT * slots
         if fd is None:
             fd = unnamed_file("board")
-            # Room is taken now: a write into a hole on a full disk would kill the process.
-            os.posix_fallocate(fd, 0, size) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, size)
+            _wipe(fd, size)
         self.fd = fd
         self.slots = slots
         self._memory = mmap.mmap(fd, size)
@@ -124,8 +123,7 @@ class Scoreboard:
                 size = HEADER + SLOT * MOST
                 known = os.pread(fd, len(MAGIC), 0) == MAGIC and os.fstat(fd).st_size == size
                 if not known:
-                    os.ftruncate(fd, 0)
-                    os.posix_fallocate(fd, 0, size) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, size)
+                    _wipe(fd, size)
                 return cls(fd=fd)
             except BaseException:
                 os.close(fd)
@@ -138,7 +136,7 @@ class Scoreboard:
 
     def own(self, owner: Owner) -> None:
         """This master's from now on, and empty."""
-        self._memory[:] = bytes(len(self._memory))
+        _wipe(self.fd, len(self._memory))
         _HEAD.pack_into(
             self._memory, 0, MAGIC, self.slots, SLOT, owner.pid, owner.birth, owner.session, owner.boot.encode()
         )
@@ -170,6 +168,16 @@ class Scoreboard:
 
     def slot(self, number: int) -> Slot:
         return Slot(self._memory, HEADER + number * SLOT, number)
+
+
+def _wipe(fd: int, size: int) -> None:
+    """All zero, and of that size. Costs no memory until it is written to."""
+    os.ftruncate(fd, 0)
+    # Of a real file room is taken now: a write into a hole on a full disk would kill the process.
+    if hasattr(os, "posix_fallocate") and os.fstat(fd).st_nlink:
+        os.posix_fallocate(fd, 0, size)
+    else:
+        os.ftruncate(fd, size)
 
 
 def unnamed_file(name: str) -> int:
