@@ -7,6 +7,9 @@ In this folder, with batchq installed:
     batchq start -n 4 bulk_import:app --burst       # works them off and ends
     python bulk_import.py summary                   # what is in the table, and what could not be
 
+The second step needs no code: `batchq import orders.csv --app bulk_import:app --job load` reads the same rows, and goes
+on where it was interrupted.
+
 The jobs stand in ./var/bulk_import. With BATCHQ_URL=redis://127.0.0.1:6379/0 all of these commands use Redis instead.
 """
 

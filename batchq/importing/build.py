@@ -17,6 +17,7 @@ from batchq.handler import fire_ms_of
 from batchq.importing.rows import shorten
 from batchq.job import NewJob, check_id, check_priority, check_queue, new_id
 from batchq.kinds import MAX_COUNT
+from batchq.payload import MAX_DEPTH
 from batchq.registry import check_name
 
 Placed = tuple[str, NewJob]
@@ -49,17 +50,15 @@ def plain(terms: Terms) -> Build:
     """For rows that are arguments."""
     head = _head(terms.job or "", terms.max_attempts)
     queue, priority, delay_ms, most = terms.queue, terms.priority, terms.delay_ms, terms.max_payload
-    id_column, arity, dumps = terms.id_column, terms.arity, orjson.dumps
+    id_column, arity = terms.id_column, terms.arity
 
     def build(value: Any) -> Placed:
         if arity is not None:
             _check_call(arity, value)
         if not value:
             row = head + b"}"
-        elif type(value) is dict:
-            row = b'%b,"kwargs":%b}' % (head, dumps(value))
         else:
-            row = b'%b,"args":%b}' % (head, dumps(value))
+            row = b"%b,%b" % (head, _dumps({"kwargs" if type(value) is dict else "args": value})[1:])
         if len(row) > most:
             raise _too_large(row, most)
         if id_column is None:
@@ -72,6 +71,16 @@ def plain(terms: Terms) -> Build:
 def _head(job: str, max_attempts: int | None) -> bytes:
     row = {"job": job} if max_attempts is None else {"job": job, "max": max_attempts}
     return orjson.dumps(row)[:-1]
+
+
+def _dumps(value: dict[str, Any]) -> bytes:
+    """JSON of what came from JSON or text: only its depth can be too much, and no more than `payload.pack` allows."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        raise ValueError(
+            f"nested deeper than {MAX_DEPTH} levels; flatten it, or store it elsewhere and send its path"
+        ) from None
 
 
 def _check_call(arity: Arity, value: Any) -> None:
@@ -163,7 +172,7 @@ def enveloped(terms: Terms) -> Build:
         row: dict[str, Any] = {"job": check_name(name)}
         row |= {key: line[key] for key in ("args", "kwargs") if line.get(key)}
         row |= {key: one for key, one in kept.items() if one is not None}
-        packed = orjson.dumps(row)
+        packed = _dumps(row)
         if len(packed) > terms.max_payload:
             raise _too_large(packed, terms.max_payload)
         named = "id" in line and not terms.new_ids

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from batchq.cli.endings import DONE, FAILED, complain, flush, say
-from batchq.cli.output import clean, json_line, span, write
+from batchq.cli.endings import DONE, FAILED, complain, say
+from batchq.cli.output import clean, span
 from batchq.importing.build import Build
 from batchq.importing.lane import Memory
-from batchq.importing.progress import Watch, sums
+from batchq.importing.progress import Watch, sums, tell
 from batchq.importing.rejects import Rejects
 from batchq.importing.rows import Bad, Row
 from batchq.importing.run import Counts, Stopped, run
@@ -124,15 +124,14 @@ class Part:
     def _tell(self, end: str, spent_s: float) -> None:
         """The sums, on stdout, and what to do where it did not come to its end."""
         self.watch.close()
-        rejects = self.rejects.path if self.rejects is not None and self.rejects.count else None
+        rejects = self.rejects.path if self.rejects is not None and self.counts.rejected else None
         if self.as_json:
             event = {"event": "summary", "file": self.source.shown, **sums(self.counts), "end": end}
             event |= {"chunks": self.counts.chunks, "rejects": rejects, "bytes": self.source.read}
             event |= {"seconds": round(spent_s, 3), "dry_run": self.store is None}
-            json_line(event, indent=False)
+            tell(event)
         else:
-            write(f"{clean(self.source.shown)}: {in_words(self.counts, dry_run=self.store is None)}\n")
-        flush()
+            tell(f"{clean(self.source.shown)}: {in_words(self.counts, dry_run=self.store is None)}")
         if rejects is not None:
             say(f"batchq: the rejected rows are in {clean(rejects)}")
         if end in ("interrupted", "failed"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any, Protocol
 
+from batchq.cli import output
 from batchq.cli.endings import flush, say
-from batchq.cli.output import clean, json_line, span
+from batchq.cli.output import clean, span
 from batchq.importing.run import Counts
 
 #: Between two looks.
@@ -94,16 +96,14 @@ class Events(Lines):
         event["rows_per_s"] = round(counts.rows / spent_s)
         left = _left_s(self._size, read, spent_s)
         event["eta_ms"] = None if left is None else round(left * 1000)
-        json_line(event, indent=False)
-        flush()
+        tell(event)
 
     def stage(self, queues: dict[str, dict[str, int]]) -> None:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + LINE_S
             for name, facts in queues.items():
-                json_line({"event": "stage", "queue": name, **facts}, indent=False)
-            flush()
+                tell({"event": "stage", "queue": name, **facts})
 
 
 class Bar:
@@ -130,10 +130,12 @@ class Bar:
         self._open: Progress | None = None
         self._began = self._next = time.monotonic()
         self._task: Any = None
+        self._last: tuple[Counts, int] | None = None
         self._queues: dict[str, Any] = {}
 
     def begin(self, name: str, size: int | None) -> None:
         self._show(self._progress)
+        self._last = None
         self._began, self._next = time.monotonic(), 0.0
         self._task = self._progress.add_task(clean(name), total=size, note="")
 
@@ -144,10 +146,15 @@ class Bar:
             self._open = progress
 
     def look(self, counts: Counts, read: int) -> None:
+        self._last = counts, read
         now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + BAR_S
+        if now >= self._next:
+            self._next = now + BAR_S
+            self._draw(now)
+
+    def _draw(self, now: float) -> None:
+        assert self._last is not None
+        counts, read = self._last
         rate = counts.rows / max(now - self._began, 0.001)
         beside = f", {facts}" if (facts := _beside(counts)) else ""
         self._progress.update(self._task, completed=read, note=f"{counts.rows} rows{beside}, {rate:.0f} rows/s")
@@ -168,8 +175,26 @@ class Bar:
 
     def close(self) -> None:
         if self._open is not None:
+            if self._open is self._progress and self._last is not None:
+                # As it ended.
+                self._draw(time.monotonic())
             self._open.stop()
             self._open = None
+
+
+def tell(answer: str | dict[str, Any]) -> None:
+    """A line on stdout: text, or one JSON object. A reader that has gone is told nothing more: the rows go on, and the
+    exit code is theirs."""
+    try:
+        if isinstance(answer, str):
+            output.write(answer + "\n")
+        else:
+            output.json_line(answer, indent=False)
+        flush()
+    except BrokenPipeError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def sums(counts: Counts) -> dict[str, int]:

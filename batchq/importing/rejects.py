@@ -18,11 +18,14 @@ class Rejects:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.count = 0
+        self._is_ready = self._is_made = False
         self._fd: int | None = None
 
     def prepare(self) -> None:
-        """Takes away what an earlier run left, and sees that there is a place. Raises ConfigError."""
+        """Takes away what an earlier run left, and sees that there is a place. Does so once. Raises ConfigError."""
+        if self._is_ready:
+            return
+        self._is_ready = True
         folder = os.path.dirname(self.path) or "."
         if not os.access(folder, os.W_OK | os.X_OK):
             raise ConfigError(f"--rejects: {self.path}: this user can't write to {folder}; name another path")
@@ -46,12 +49,13 @@ class Rejects:
 
     def add(self, file: str, bad: Bad) -> None:
         """Raises ConfigError where it can't be kept."""
-        self.count += 1
         try:
             if self._fd is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._fd = os.open(self.path, flags, 0o600)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                # The first time it must be ours alone; a later file of the same call goes on in it.
+                self._fd = os.open(self.path, flags | (0 if self._is_made else os.O_EXCL), 0o600)
                 os.fchmod(self._fd, 0o600)
+                self._is_made = True
             record = memoryview(bad.record(file))
             while record:
                 record = record[os.write(self._fd, record) :]
@@ -59,6 +63,7 @@ class Rejects:
             raise ConfigError(f"--rejects: {self.path}: {error.strerror}; make room, or name another path") from error
 
     def close(self) -> None:
+        """Until the next row."""
         if self._fd is not None:
             with suppress(OSError):
                 os.close(self._fd)

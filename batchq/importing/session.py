@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from batchq.arity import Arity
-from batchq.cli.endings import DONE, FAILED, flush, say
-from batchq.cli.output import clean, json_line, write
+from batchq.cli.endings import DONE, FAILED, say
+from batchq.cli.output import clean
 from batchq.clock import SYSTEM
 from batchq.config import masked
 from batchq.errors import ConfigError
@@ -19,7 +19,7 @@ from batchq.importing.formats import Opened, Wanted, check_character, open_rows
 from batchq.importing.lane import Ledger, Memory, stream_lane
 from batchq.importing.options import Options
 from batchq.importing.part import Part, in_words
-from batchq.importing.progress import Watch, sums
+from batchq.importing.progress import Watch, sums, tell
 from batchq.importing.rejects import Rejects
 from batchq.importing.rows import Bad, Refused, Row, Unreadable
 from batchq.importing.run import Counts
@@ -48,6 +48,8 @@ class Session:
         job = options.job
         if job is not None and not options.envelope and (job in app.registry or options.types == "handler"):
             self._handler = app.registry.get(job)
+        #: Of all files, where a path was given.
+        self._shared: Rejects | None = None
         self._arity = None if self._handler is None else Arity(self._handler.function, self._handler.name)
 
     def run(self, files: Sequence[str]) -> int:
@@ -102,6 +104,7 @@ class Session:
                 as_json=options.as_json,
             )
             with closing(part):
+                # Beside the file: taken away by what is known to be its next run.
                 if rejects is not None:
                     rejects.prepare()
                 if opened.shown:
@@ -190,8 +193,15 @@ class Session:
         )
 
     def _rejects(self, source: Source) -> Rejects | None:
+        """Where its rejected rows go: one place for all files where it was named. None: nowhere, in a dry run."""
         if self._options.rejects is not None:
-            return Rejects(self._options.rejects)
+            if os.path.exists(self._options.rejects) and os.path.samestat(
+                os.stat(self._options.rejects), os.fstat(source.file.fileno())
+            ):
+                raise ConfigError(f"--rejects: {self._options.rejects} is the file that is imported; name another path")
+            if self._shared is None:
+                self._shared = Rejects(self._options.rejects)
+            return self._shared
         if self._options.dry_run:
             return None
         return Rejects(("stdin" if source.path == "-" else source.path) + ".rejects.ndjson")
@@ -229,21 +239,24 @@ class Session:
 
     def _tell_total(self, total: Counts) -> None:
         if self._options.as_json:
-            json_line({"event": "total", **sums(total)}, indent=False)
+            tell({"event": "total", **sums(total)})
         else:
-            write(f"in all: {in_words(total, dry_run=self._options.dry_run)}\n")
-        flush()
+            tell(f"in all: {in_words(total, dry_run=self._options.dry_run)}")
 
     def _wait(self) -> int:
         """Watches the second stage; answers how many jobs have died."""
-        ended = wait(self._app.store, self._baseline, self._watch)
+        try:
+            ended = wait(self._app.store, self._baseline, self._watch)
+        except KeyboardInterrupt:
+            self._watch.close()
+            say("batchq: the rows are in; the same command goes on watching")
+            raise
         self._watch.close()
         for queue, facts in ended.items():
             if self._options.as_json:
-                json_line({"event": "settled", "queue": queue, **facts}, indent=False)
+                tell({"event": "settled", "queue": queue, **facts})
             else:
-                write(f"queue {queue}: {', '.join(f'{facts[name]} {name}' for name in ENDS)}; nothing is left in it\n")
-        flush()
+                tell(f"queue {queue}: {', '.join(f'{facts[name]} {name}' for name in ENDS)}; nothing is left in it")
         if ended:
             say("batchq: counted since the import began, whoever enqueued there")
         return sum(facts["dead"] for facts in ended.values())

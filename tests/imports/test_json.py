@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchq.handler import pack_arguments
+from batchq.importing.build import Terms, plain
 from batchq.importing.json_rows import Shapes, read_array, read_json, read_ndjson
 from batchq.importing.rows import Bad, Row, Unreadable
 from batchq.payload import parse
@@ -183,3 +185,23 @@ def test_no_bytes_at_all_break_the_reader(data: bytes, block: int, array: bool) 
         return [(type(one), one.line) for one in found], broke
 
     assert outcome(block) == outcome(0)
+
+
+def test_one_depth_for_all_entrances() -> None:
+    """What is nested as deep as the API takes is a job; one level more is a rejected row."""
+    build = plain(Terms(job="echo", queue="q"))
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        for depth in range(240, 260):
+            text = '{"a":' + opening * depth + "1" + closing * depth + "}"
+            [found] = rows_of(text.encode(), array=False)
+            assert accepts(lambda found=found: build(found.value)) == accepts(  # type: ignore[misc]
+                lambda text=text: pack_arguments((), parse(text))  # type: ignore[misc]
+            )
+
+
+def accepts(make: Callable[[], object]) -> bool:
+    try:
+        make()
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True

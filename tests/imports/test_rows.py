@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import time
@@ -53,16 +54,16 @@ def test_every_row_is_accounted_for(place: Place) -> None:
     assert text.out == "rows.csv: 0 jobs enqueued + 4 duplicates + 2 rejected = 6 rows\n"
 
 
-def test_terms_of_the_jobs(place: Place) -> None:
+def test_terms_of_the_jobs(spool: Place) -> None:
     """--priority, --max-attempts, --in and --queue are every row's."""
-    name = place.write("rows.ndjson", '{"n":1}\n{"n":2}\n')
-    place.imported(name, "--job", "echo", "--priority", "7", "--max-attempts", "3", "-q", "mail", "--in", "1h")
-    jobs = place.jobs("mail", State.DELAYED)
+    name = spool.write("rows.ndjson", '{"n":1}\n{"n":2}\n')
+    spool.imported(name, "--job", "echo", "--priority", "7", "--max-attempts", "3", "-q", "mail", "--in", "1h")
+    jobs = spool.jobs("mail", State.DELAYED)
     assert [(job.job, job.priority, job.max_attempts, job.kwargs) for job in jobs] == [
         ("echo", 7, 3, {"n": 1}),
         ("echo", 7, 3, {"n": 2}),
     ]
-    assert 3_590_000 < jobs[0].since_ms - place.store.now_ms() <= 3_600_000
+    assert 3_590_000 < jobs[0].since_ms - spool.store.now_ms() <= 3_600_000
 
 
 def test_strict_stops_at_the_first(place: Place) -> None:
@@ -91,14 +92,14 @@ def test_a_dry_run_changes_nothing(place: Place) -> None:
     assert place.imported(name, "--job", "echo", "--dry-run", "--rejects", "r.ndjson")["rejects"] == "r.ndjson"
 
 
-def test_rejected_rows_can_be_mended_and_imported(place: Place) -> None:
+def test_rejected_rows_can_be_mended_and_imported(spool: Place) -> None:
     """As the documentation says: the raw text with --columns."""
-    name = place.write("rows.csv", "a,b\n1,2\n3\n")
-    place.imported(name, "--job", "echo")
-    [line] = (place.folder / f"{name}.rejects.ndjson").read_bytes().splitlines()
-    mended = place.write("mended.csv", json.loads(line)["raw"] + ",4\n")
-    place.imported(mended, "--job", "echo", "--columns", "a,b")
-    assert [job.kwargs for job in place.jobs()] == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
+    name = spool.write("rows.csv", "a,b\n1,2\n3\n")
+    spool.imported(name, "--job", "echo")
+    [line] = (spool.folder / f"{name}.rejects.ndjson").read_bytes().splitlines()
+    mended = spool.write("mended.csv", json.loads(line)["raw"] + ",4\n")
+    spool.imported(mended, "--job", "echo", "--columns", "a,b")
+    assert [job.kwargs for job in spool.jobs()] == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
 
 
 def test_nobody_s_file_is_overwritten(spool: Place) -> None:
@@ -109,7 +110,42 @@ def test_nobody_s_file_is_overwritten(spool: Place) -> None:
     (spool.folder / "rows.csv.rejects.ndjson").symlink_to("mine.txt")
     spool.run("import", name, "--job", "echo").refused(2, "--rejects")
     assert (spool.folder / "mine.txt").read_text() == "mine\n"
+    old = spool.write("old.ndjson", '{"file":"x"}\n')
+    spool.run("import", old, "--job", "echo", "--rejects", old).refused(2, "is the file that is imported")
+    assert (spool.folder / old).exists()
     assert spool.store.queues() == []
+
+
+def test_several_files(spool: Place) -> None:
+    """Each has its sums, all of them a total; one --rejects path takes the rejected rows of all."""
+    names = [spool.write(f"{n}.csv", f"a\n{n}\n1,2\n") for n in range(3)]
+    done = spool.run("import", *names, "--job", "echo", "--rejects", "all.ndjson", "--json").ended(1)
+    *each, total = done.lines
+    assert [(one["file"], one["rows"], one["rejected"]) for one in each] == [(name, 2, 1) for name in names]
+    assert (total["event"], total["enqueued"], total["rejected"], total["rows"]) == ("total", 3, 3, 6)
+    kept = [json.loads(line) for line in (spool.folder / "all.ndjson").read_bytes().splitlines()]
+    assert [(one["file"], one["line"]) for one in kept] == [(name, 3) for name in names]
+
+
+def test_a_reader_that_leaves_does_not_end_the_import(spool: Place) -> None:
+    """`batchq import ... | head`: the rows are in, and the exit code says how that went."""
+    name = spool.write("rows.csv", "a\n1\n1,2\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    for more in ((), ("--json", "--restart")):
+        done = subprocess.run(
+            spool.command("import", name, name, "--job", "echo", *more),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            cwd=spool.folder,
+            env=spool.env(),
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 1, done
+        assert b"Traceback" not in done.stderr
+    os.close(writing)
+    assert len(spool.jobs()) == 3
 
 
 @pytest.mark.parametrize(
@@ -149,32 +185,32 @@ def test_wrong_options_are_refused_before_the_first_row(
         assert spool.store.queues() == []
 
 
-def test_types_by_the_handler(place: Place) -> None:
+def test_types_by_the_handler(spool: Place) -> None:
     """Annotations say what cells are, the handler where they go, and its signature which columns it takes."""
-    place.write("tasks.py", APP)
-    name = place.write("rows.csv", 'n,paid,price,tags,note\n007,yes,,"[""a""]",1\n8,no,2.5,[],\nx,no,1,[],\n')
+    spool.write("tasks.py", APP)
+    name = spool.write("rows.csv", 'n,paid,price,tags,note\n007,yes,,"[""a""]",1\n8,no,2.5,[],\nx,no,1,[],\n')
     args = ("--job", "load", "--types", "handler", "--app", "tasks:app")
-    done = place.imported(name, *args)
+    done = spool.imported(name, *args)
     assert (done["enqueued"], done["rejected"]) == (2, 1)
-    assert [job.kwargs for job in place.jobs("typed")] == [
+    assert [job.kwargs for job in spool.jobs("typed")] == [
         {"n": 7, "paid": True, "price": None, "tags": ["a"], "note": "1"},
         {"n": 8, "paid": False, "price": 2.5, "tags": [], "note": ""},
     ]
-    place.run("import", place.write("few.csv", "n,paid\n1,yes\n"), *args).refused(2, "load() missing")
-    place.run("import", place.write("many.csv", "n,wrong\n1,yes\n"), *args).refused(2, "load()")
-    rows = place.write("rows.ndjson", '[1,true,null,[],"x"]\n[1]\n[1,2,3,4,5,6,7]\n')
-    done = place.imported(rows, "--job", "load", "--app", "tasks:app")
+    spool.run("import", spool.write("few.csv", "n,paid\n1,yes\n"), *args).refused(2, "load() missing")
+    spool.run("import", spool.write("many.csv", "n,wrong\n1,yes\n"), *args).refused(2, "load()")
+    rows = spool.write("rows.ndjson", '[1,true,null,[],"x"]\n[1]\n[1,2,3,4,5,6,7]\n')
+    done = spool.imported(rows, "--job", "load", "--app", "tasks:app")
     assert (done["enqueued"], done["rejected"]) == (1, 2)
-    assert place.jobs("typed")[-1].args == [1, True, None, [], "x"]
-    place.run("import", name, "--job", "nobody", "--types", "handler", "--app", "tasks:app").ended(1, "nobody")
+    assert spool.jobs("typed")[-1].args == [1, True, None, [], "x"]
+    spool.run("import", name, "--job", "nobody", "--types", "handler", "--app", "tasks:app").ended(1, "nobody")
 
 
-def test_positional_rows(place: Place) -> None:
+def test_positional_rows(spool: Place) -> None:
     """--args, rows without names, lists; ids by name or by number."""
-    place.imported(place.write("a.csv", "a,b\n1,2\n"), "--job", "echo", "--args", "--id", "b")
-    place.imported(place.write("b.csv", "3,4\n"), "--job", "echo", "--no-header", "--id", "1", "--types", "2:int")
-    place.imported(place.write("c.ndjson", "[5,6]\n"), "--job", "echo", "--id", "2")
-    assert [(job.id, job.args) for job in place.jobs()] == [("2", ["1", "2"]), ("3", ["3", 4]), ("6", [5, 6])]
+    spool.imported(spool.write("a.csv", "a,b\n1,2\n"), "--job", "echo", "--args", "--id", "b")
+    spool.imported(spool.write("b.csv", "3,4\n"), "--job", "echo", "--no-header", "--id", "1", "--types", "2:int")
+    spool.imported(spool.write("c.ndjson", "[5,6]\n"), "--job", "echo", "--id", "2")
+    assert [(job.id, job.args) for job in spool.jobs()] == [("2", ["1", "2"]), ("3", ["3", 4]), ("6", [5, 6])]
 
 
 # -- envelopes and export -------------------------------------------------------------------------------------------
@@ -219,10 +255,10 @@ def test_envelopes_say_what_they_are(place: Place) -> None:
     assert place.imported(name, "--envelope", "--job", "other", "-q", "rest")["earlier"] == 5
 
 
-def test_an_object_with_a_job_in_it_is_no_envelope_by_itself(place: Place) -> None:
+def test_an_object_with_a_job_in_it_is_no_envelope_by_itself(spool: Place) -> None:
     """Nothing is guessed: without --envelope it is arguments."""
-    place.imported(place.write("rows.ndjson", lines({"job": "clerk", "args": [1]})), "--job", "hire")
-    [job] = place.jobs()
+    spool.imported(spool.write("rows.ndjson", lines({"job": "clerk", "args": [1]})), "--job", "hire")
+    [job] = spool.jobs()
     assert (job.job, job.kwargs) == ("hire", {"job": "clerk", "args": [1]})
 
 

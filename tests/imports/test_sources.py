@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import zstandard
@@ -228,9 +228,10 @@ def test_stdin_fifo_and_device(place: Place) -> None:
     assert (done["code"], done["rows"]) == (0, 0)
 
 
-def test_a_file_that_grows_while_it_is_read_is_said_to(spool: Place, tmp_path: Path) -> None:
-    """The rows that came are in; whether they are all is not known: exit 1."""
-    name = spool.write("log.csv", b"a\n" + b"1\n" * 200_000)
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_file_that_changes_while_it_is_read_is_said_to(spool: Place, grows: bool) -> None:
+    """It grows, or is cut: the rows that came are in; whether they are all is not known: exit 1."""
+    name = spool.write("log.csv", b"a\n" + b"1\n" * 60_000)
     process = subprocess.Popen(
         spool.command("import", name, "--job", "echo", "--json"),
         cwd=spool.folder,
@@ -240,11 +241,15 @@ def test_a_file_that_grows_while_it_is_read_is_said_to(spool: Place, tmp_path: P
     )
     while not spool.store.queues():
         assert process.poll() is None
-    with open(spool.folder / name, "ab") as file:
-        file.write(b"2\n")
+    if grows:
+        with open(spool.folder / name, "ab") as file:
+            file.write(b"2\n")
+    else:
+        os.truncate(spool.folder / name, 100_000)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 1
     assert b'"end":"changed"' in out
+    assert json.loads(out.splitlines()[-1])["enqueued"] == spool.store.stats("default").totals["enqueued"]
     assert b"whether these are all" in err
     assert b"Traceback" not in err
 
