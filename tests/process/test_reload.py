@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import batchq
 from batchq import scoreboard
 from batchq.lifecycle import State
 from batchq.parent import birth_of
@@ -292,4 +294,42 @@ def test_reload_while_the_store_is_away_forgets_no_death(own: tuple[Rig, Server]
     stats = rig.until_counts(done=1, within=30)
     assert (stats.totals["crashed"], stats.totals["lost"]) == (1, 0)
     assert [entry.attempt for entry in rig.ledger.starts(job)] == [1, 2]
+    assert pool.stop() == 0
+
+
+def test_interpreter_that_is_gone_changes_nothing(redis_rig: Rig) -> None:
+    """Its file was replaced in a deployment that went wrong: the old image works on until it is back."""
+    write(redis_rig, "1")
+    python = redis_rig.folder / "python"
+    python.symlink_to(os.path.realpath(sys.executable))
+    root = str(Path(batchq.__file__).parents[1])
+    paths = os.pathsep.join([root, *(path for path in sys.path if path.endswith("site-packages"))])
+    enter = f'shift; exec {python} "$@"'
+    pool = redis_rig.start(n=2, before=("sh", "-c", enter, "sh"), PYTHONPATH=paths)
+    python.unlink()
+    pool.send(signal.SIGHUP)
+    redis_rig.until(lambda: pool.lines("reload_failed"), "it is refused")
+    assert "can't be started" in pool.lines("reload_failed")[0]
+    job = redis_rig.enqueue("version")
+    redis_rig.until(lambda: redis_rig.ledger.entries("S1", job), "old code runs")
+    python.symlink_to(os.path.realpath(sys.executable))
+    reload(redis_rig, pool)
+    assert pool.stop() == 0
+
+
+def test_folder_that_is_a_link_is_followed_anew(redis_rig: Rig) -> None:
+    """A deployment that turns `current` to another folder: the next image is of that one."""
+    for version in ("1", "2"):
+        write(redis_rig, version)
+        release = redis_rig.folder / f"release-{version}"
+        release.mkdir()
+        (redis_rig.folder / "app.py").rename(release / "app.py")
+    current = redis_rig.folder / "current"
+    current.symlink_to("release-1")
+    pool = redis_rig.start(before=("sh", "-c", f'cd {current} && exec "$@"', "sh"))
+    current.unlink()
+    current.symlink_to("release-2")
+    reload(redis_rig, pool)
+    job = redis_rig.enqueue("version")
+    redis_rig.until(lambda: redis_rig.ledger.entries("S2", job), "new code runs")
     assert pool.stop() == 0
