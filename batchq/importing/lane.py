@@ -136,7 +136,7 @@ class Ledger:
 
     def _tidy(self) -> None:
         """Removes what nobody has touched for long."""
-        oldest = time.time() - FORGET_S
+        oldest = SYSTEM.now_us() / 1e6 - FORGET_S
         with suppress(OSError):
             for entry in os.scandir(self._folder):
                 if entry.name.endswith((".json", ".json.lock", ".json.new")) and entry.stat().st_mtime < oldest:
