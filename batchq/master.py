@@ -39,7 +39,7 @@ from batchq.pidfile import PidFile
 from batchq.report import log_workers, workers_of
 from batchq.runner import Runner
 from batchq.scoreboard import Owner, Run, Scoreboard
-from batchq.signals import Signals, block, drain, unblock
+from batchq.signals import Signals, block, unblock
 from batchq.store import PROMOTE_LIMIT, Waiter
 from batchq.stores import attach_inbox, open_store
 from batchq.sweeps import Death, LeaseWatch, expire, reap_left, reap_lost, reap_own
@@ -279,8 +279,6 @@ class Master:
         for key, mask in self._selector.select(self._patience()):
             if key.data is not None:
                 key.data(mask)
-            elif key.fd == self._signals.fd:
-                drain(self._signals.fd)
             elif key.fd == self._waiter_fd:
                 self._heard()
         for number in self._signals.came():
@@ -518,13 +516,14 @@ class Master:
             outage_since=self._outage_since,
             watcher=self._watcher,
             mourned=list(self._mourning.waiting),
-            signals=self._signals.waiting(),
+            signals=self._signals.came(),
         )
         left.keep(self._children, self._unreaped)
         try:
             left.replace_process(self._origin)
         except Exception as error:  # noqa: BLE001 - whatever it is, the workers need this master
             self._reload_failed(f"the next image can't be started: {error!r}")
+            self._signals.again(left.signals)
         finally:
             unblock()
             self._waiter = self._store.timer_waiter(self._names)

@@ -1,4 +1,4 @@
-"""The signals of a master: recorded by a handler that does nothing else, read by the loop, lost never.
+"""The signals of a master: recorded by handlers that do nothing else, read by the loop in their order, lost never.
 
 Across an exec all are blocked; what comes meanwhile is pending, and recorded by the next image as soon as it listens.
 """
@@ -27,11 +27,21 @@ HANDLED = (
 )
 
 
+#: A pipe that holds so much may have been full, and lost some.
+FULL = 60_000
+
+
 class Signals:
-    """Listens from its making to `close`. `fd` is readable when a signal has come."""
+    """Listens from its making to `close`. `fd` is readable when a signal has come.
+
+    They are read from the pipe that the interpreter's own handler writes to. Python's handlers would be called in the
+    order of the numbers instead of that of the arrival: quiet and go on would change places.
+    """
 
     def __init__(self) -> None:
-        self._came: list[int] = []
+        self._again: list[int] = []
+        #: Kinds that came, for where the pipe was full.
+        self._kinds: set[int] = set()
         self.fd, self._write = pipe()
         self._before = {number: signal.signal(number, self._record) for number in HANDLED}
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -40,20 +50,21 @@ class Signals:
         unblock()
 
     def _record(self, signum: int, frame: FrameType | None) -> None:
-        self._came.append(signum)
+        self._kinds.add(signum)
 
-    def came(self) -> Iterator[int]:
-        """Those that came since the last look, in order; those that come meanwhile as well."""
-        while self._came:
-            yield self._came.pop(0)
+    def came(self) -> list[int]:
+        """Those that came since the last look, in the order in which they came."""
+        again, self._again = self._again, []
+        kinds, self._kinds = self._kinds, set()
+        read = b""
+        while part := drain(self.fd):
+            read += part
+        lost = kinds - set(read) if len(read) > FULL else ()
+        return [*again, *(number for number in read if number in HANDLED), *lost]
 
     def again(self, numbers: Iterable[int]) -> None:
         """As if these had come."""
-        self._came += numbers
-
-    def waiting(self) -> list[int]:
-        """Those that came, left where they are."""
-        return list(self._came)
+        self._again += numbers
 
     def let_go(self) -> None:
         """In a child, which has handlers of its own."""

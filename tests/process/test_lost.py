@@ -43,7 +43,7 @@ def test_late_outcome_of_a_frozen_pool_is_refused(rig: Rig) -> None:
     stats = rig.stats()
     assert (stats.totals["completed"], stats.counts["completed"], stats.counts["active"]) == (1, 0, 0)
     assert [(entry.attempt, entry.token) for entry in rig.ledger.starts(job)] == [(1, 1), (1, 2)]
-    assert pool.lines("fenced")
+    rig.until(lambda: pool.lines("fenced"), "it is told")
 
     assert other.stop() == 0
     pool.wait_ready(2)

@@ -1,0 +1,70 @@
+"""The order of signals, and that none is lost or doubled."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from batchq.signals import Signals, blocked
+
+
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    made = Signals()
+    yield made
+    made.close()
+
+
+def busy() -> None:
+    """In C for a while: the interpreter calls its handlers only behind it."""
+    hashlib.pbkdf2_hmac("sha256", b"x", b"y", 1_000_000)
+
+
+@pytest.mark.parametrize("order", [("TSTP", "CONT"), ("CONT", "TSTP"), ("USR1", "HUP", "TTOU", "TTIN")])
+def test_order_is_that_of_arrival(signals: Signals, order: tuple[str, ...]) -> None:
+    """Also where the numbers say otherwise: who is told to be quiet and then to go on, goes on."""
+    script = "; ".join(f"kill -{name} {os.getpid()}; sleep 0.02" for name in order)
+    sender = subprocess.Popen(["sh", "-c", f"sleep 0.05; {script}"])
+    while sender.poll() is None:
+        busy()
+    came = [signal.Signals(number).name for number in signals.came() if number != signal.SIGCHLD]
+    assert came == [f"SIG{name}" for name in order]
+    assert not signals.came()
+
+
+def test_those_that_are_put_back_come_first(signals: Signals) -> None:
+    """What one image has not acted on, the next does before all else."""
+    os.kill(os.getpid(), signal.SIGUSR1)
+    signals.again([signal.SIGHUP, signal.SIGTTIN])
+    assert signals.came() == [signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR1]
+
+
+def test_blocked_signals_wait(signals: Signals) -> None:
+    """Until the block is over."""
+    with blocked():
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert not signals.came()
+    assert signals.came() == [signal.SIGUSR1]
+
+
+def test_a_flood_loses_no_kind(signals: Signals) -> None:
+    """More than the pipe holds, and then another: it is there."""
+    for _ in range(70_000):
+        os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert signals.came()[-1] == signal.SIGTERM
+
+
+def test_handlers_are_as_before_at_the_end() -> None:
+    """Nothing of it stays."""
+    before = signal.getsignal(signal.SIGTERM)
+    made = Signals()
+    assert signal.getsignal(signal.SIGTERM) != before
+    made.close()
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.set_wakeup_fd(-1) == -1
