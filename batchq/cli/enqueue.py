@@ -79,6 +79,9 @@ def enqueue(
             )
         except ConfigError as error:
             raise _spelled(error) from error
+        except (TypeError, ValueError) as error:
+            # What only the whole call shows: --args and --kwargs together nested too deep.
+            raise click.UsageError(str(error)) from error
     if not ref.created:
         say(f"batchq: job {ref.id} is known in queue {ref.queue}: nothing was enqueued")
     if ref.spooled:

@@ -30,6 +30,15 @@ def test_options_arrive(run: Run, scene: Scene) -> None:
     assert job.since_ms - job.enqueued_ms == pytest.approx(3_600_000, abs=1)
 
 
+@pytest.mark.parametrize("levels", [250, 252, 253, 254, 255, 256, 1000])
+def test_nesting_is_taken_or_refused_as_usage(run: Run, levels: int) -> None:
+    """Around the deepest that JSON is written: enqueued, or exit 2 and one line."""
+    done = run("enqueue", "deliver", "--kwargs", '{"body": ' + "[" * levels + "]" * levels + "}")
+    assert done.code in (0, 2), done
+    assert (done.code == 2) == ("nested deeper" in done.err)
+    assert "Traceback" not in done.err
+
+
 def test_a_known_id_is_said_and_printed(run: Run) -> None:
     """A second job of an id is no error: nothing is enqueued, and a program can tell."""
     run("enqueue", "deliver", "--id", "once").ended(0)
