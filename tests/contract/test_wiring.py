@@ -54,6 +54,17 @@ def test_every_verb_has_its_contract_file() -> None:
     assert files == set(VERBS) | OTHER_FILES
 
 
+def test_the_table_of_moves_names_the_places() -> None:
+    """Each row's script and spool file exist, and the spool file has a function of that name."""
+    rows = re.findall(
+        r"^\| (\w+) \|.*\| `(lua/\w+\.lua)` \| `(spool/\w+\.py)` \|$", (ROOT / "ARCHITECTURE.md").read_text(), re.M
+    )
+    assert [verb for verb, _, _ in rows] == list(VERBS)
+    for verb, script, module in rows:
+        assert script == f"lua/{verb}.lua"
+        assert f"\ndef {verb}(" in (ROOT / module).read_text(), f"{verb} is not in {module}"
+
+
 def test_every_verb_has_its_row_in_the_table_of_moves() -> None:
     """ARCHITECTURE.md: the table that has a row `enqueue` has a row for each verb, in the order of lifecycle.py."""
     tables: list[list[str]] = [[]]
