@@ -50,6 +50,8 @@ SYSTEM = SystemClock()
 
 #: The monotonic clock in whole nanoseconds; all processes of a host share it. The hot path calls it twice a job.
 monotonic_ns = time.monotonic_ns
+#: The same in seconds.
+monotonic = time.monotonic
 
 
 def due_ms(now_us: int) -> int:

@@ -11,7 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import monotonic, sleep
+from time import sleep
 from typing import Any, NoReturn
 
 import redis
@@ -21,6 +21,7 @@ from redis.connection import ConnectionPool
 from redis.retry import Retry
 
 from batchq import log
+from batchq.clock import monotonic
 from batchq.errors import (
     ConfigError,
     InternalError,

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from batchq import log
+from batchq.clock import monotonic
 from batchq.connect import Outage
 from batchq.errors import BatchqError, StoreFull, StoreUnavailable
 from batchq.job import Mark, NewJob

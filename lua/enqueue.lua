@@ -20,7 +20,6 @@
 -- Returns again | late, place of a job whose fire-time is past the latest | ok, places of the jobs whose id is known (1 is the first)
 --! include clock
 --! include whole
---! include count
 --! include hint
 --! include ready
 --! include delay

@@ -23,6 +23,6 @@ local us = clock()
 redis.call('ZREMRANGEBYSCORE', given, '-inf', whole(due_ms(us) - tonumber(ARGV[2])))
 local moved = promote(delayed, pending, prioritized, priority, meta, us, tonumber(ARGV[1]))
 -- Also mends a hint that was lost with the worker that took it.
-if anything_ready(pending, prioritized) and redis.call('LLEN', wake) == 0 then redis.call('RPUSH', wake, '1') end
+if anything_ready(pending, prioritized) then hint(wake, 1) end
 local first = earliest(delayed)
 return {'ok', moved, first and whole(math.floor(tonumber(first) / 4096)) or '', whole(us)}

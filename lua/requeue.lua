@@ -15,7 +15,6 @@
 --
 -- Returns a word a job: ok | refused | unknown
 --! include clock
---! include whole
 --! include hint
 --! include note
 --! include ready
