@@ -26,7 +26,7 @@ test: ## the tests that run by default
 	.venv/bin/pytest
 
 chaos: ## long runs with kills: make chaos SECONDS=60 SEED=7
-	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -m "slow or not slow" tests/chaos -s
+	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -n 0 -m "slow or not slow" tests/chaos -s
 
 bench: ## the benchmarks, one after the other
 	for b in enqueue drain latency idle; do $(PY) benchmarks/$$b.py || exit 1; done

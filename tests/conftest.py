@@ -16,6 +16,11 @@ settings.register_profile("ci", settings.get_profile("batchq"), derandomize=True
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "batchq")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Two a core: most tests wait for other processes. `-n 0` runs them one after the other, as a debugger needs it."""
+    return 2 * (os.cpu_count() or 1)
+
+
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     """The servers of this session, started when first asked for and ended with it."""

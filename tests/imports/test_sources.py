@@ -98,6 +98,7 @@ def test_what_unpacks_to_much_comes_out_in_pieces(kind: str) -> None:
         (gzip.compress(gzip.compress(b"a,b\n")), "gzip around gzip"),
         ("a,b\n1,2\n".encode("utf-16-le"), "UTF-16"),
     ],
+    ids=["zip", "parquet", "sqlite", "zip in gzip", "gzip twice", "utf-16"],
 )
 def test_what_is_no_text_is_refused_by_its_name(read: Reader, data: bytes, said: str) -> None:
     """Instead of thousands of rejected lines."""

@@ -280,6 +280,8 @@ def test_call_that_may_have_been_done_runs_once(
         [warm] = direct.claim(Q, "w", 1, 0).claims
         direct.complete(Q, "w", [Completed(warm)])
         held = proxy.hold(lambda frame, number: b"EVALSHA" in frame)
+        # Nothing would hold the second attempt, for which there may be time left.
+        proxy.refusing = True
         ref = app.enqueue("work")
         assert ref.spooled
         assert held.caught.is_set()
