@@ -284,9 +284,12 @@ def test_settling_again_after_an_unknown_outcome_is_not_fenced(redis_server: Ser
         # The script is loaded now: what is held is done when it arrives.
         store.complete("mail", "w", [Completed(first)])
         held = proxy.hold(lambda frame, number: b"EVALSHA" in frame)
+        # Nothing would hold a second attempt, for which there may be a moment left.
+        proxy.refusing = True
         done = [Completed(claim)]
         with pytest.raises(StoreUnavailable):
             store.complete("mail", "w", done)
+        proxy.refusing = False
         held.release()
         assert store.complete("mail", "w", done) == [Word.SETTLED]
         assert store.complete("mail", "w", done) == [Word.STALE]
