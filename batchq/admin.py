@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from batchq.config import masked
 from batchq.errors import ConfigError, StoreUnavailable
 from batchq.job import Job, check_queue
 from batchq.lifecycle import COUNTED, State, Word
+from batchq.selection import Selection
 from batchq.store import Store
 
 #: Jobs that are read at a time.
@@ -46,7 +48,7 @@ class Listing(Iterator[Job]):
         queues: Sequence[str],
         states: Sequence[State],
         *,
-        job: str | None,
+        chosen: Selection,
         limit: int | None,
         cursor: str,
     ) -> None:
@@ -55,7 +57,8 @@ class Listing(Iterator[Job]):
         #: Where the list goes on behind what was read: "" at its end. Of use with one queue and one state.
         self.cursor = cursor
         self._store = store
-        self._job = job
+        self._chosen = chosen
+        self._now_ms = store.now_ms() if chosen.needs_clock else 0
         self._left = limit
         self._jobs = self._read([(queue, state) for queue in queues for state in states])
 
@@ -70,10 +73,10 @@ class Listing(Iterator[Job]):
                 page = self._store.jobs(queue, state, cursor=self.cursor, limit=size)
                 self.cursor = page.cursor
                 for job in page.jobs:
-                    if self._job is None or job.job == self._job:
+                    if self._chosen.wants(job, self._now_ms):
                         self._left = None if self._left is None else max(0, self._left - 1)
                         yield job
-                if not page.cursor:
+                if not page.cursor or (page.jobs and self._chosen.is_past(page.jobs[-1], self._now_ms)):
                     break
 
 
@@ -99,30 +102,28 @@ def ask_all(
     return [words[job_id] for job_id in ids]
 
 
-def purge_jobs(store: Store, state: State, *, older_than_ms: int, job: str | None, queue: str | None) -> int:
-    """Removes the jobs of a state that are older than that, of one handler and one queue if given; answers how many.
+def purge_jobs(store: Store, state: State, *, chosen: Selection, queue: str | None) -> int:
+    """Removes the jobs of a state that are meant, of one queue if given; answers how many.
 
-    The age of the dead counts from their death, that of the others from their enqueue. What comes while it runs stays.
+    What comes while it runs stays.
     """
-    before_ms = store.now_ms() - older_than_ms
+    now_ms = store.now_ms()
+    if chosen.older_than_ms is None:
+        chosen = replace(chosen, older_than_ms=0)
     gone = 0
     for name in queues_of(store, queue):
         cursor = ""
         while True:
             page = store.jobs(name, state, cursor=cursor, limit=PAGE)
-            ids = [one.id for one in page.jobs if _age_from(one) <= before_ms and (job is None or one.job == job)]
+            ids = [one.id for one in page.jobs if chosen.wants(one, now_ms)]
             removed = store.purge(name, state, ids) if ids else 0
             gone += removed
             # Others have moved up into what was removed: the same place is read again.
             if not removed:
                 cursor = page.cursor
-                if not cursor:
+                if not cursor or (page.jobs and chosen.is_past(page.jobs[-1], now_ms)):
                     break
     return gone
-
-
-def _age_from(job: Job) -> int:
-    return job.since_ms if job.state is State.DEAD else job.enqueued_ms
 
 
 def read_stats(store: Store, url: str, *, since_ms: int, spool: dict[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from batchq.registry import (
     check_name,
     make_spec,
 )
+from batchq.selection import Selection
 from batchq.store import MAX_BYTES, MAX_JOBS, Store
 
 if TYPE_CHECKING:
@@ -336,17 +337,24 @@ class App:
         state: State | str | None = None,
         queue: str | None = None,
         job: str | None = None,
+        error: str | None = None,
+        since: Duration | None = None,
+        chosen: Selection | None = None,
         limit: int | None = None,
         cursor: str = "",
     ) -> Listing:
         """Jobs of a state, a queue, a handler; of all where none is given. An iterator, read page by page.
 
-        `limit`: at most so many. Its `cursor`, given again with the same queue and state, goes on where it ended.
+        `error`: those in whose last error this stands. `since`: those that died, failed or else were enqueued at most
+        so many seconds ago. `chosen`: a `Selection` instead of these three. `limit`: at most so many. Its `cursor`,
+        given again with the same queue and state, goes on where it ended.
         """
         states = COUNTED if state is None else (check_state(state),)
         if limit is not None:
             check_count(limit, "limit")
-        return Listing(self.store, queues_of(self.store, queue), states, job=job, limit=limit, cursor=cursor)
+        if chosen is None:
+            chosen = Selection(job, error, since_ms=None if since is None else milliseconds(since, "since"))
+        return Listing(self.store, queues_of(self.store, queue), states, chosen=chosen, limit=limit, cursor=cursor)
 
     def get(self, job_id: str, queue: str | None = None) -> Job | None:
         """One job as it stands now; None where it has left no row. Without a queue all are asked."""
@@ -390,19 +398,18 @@ class App:
         state: State | str,
         older_than: Duration = 0,
         job: str | None = None,
+        error: str | None = None,
         queue: str | None = None,
+        chosen: Selection | None = None,
     ) -> int:
         """Removes the jobs of a state (pending, delayed, completed, dead), and answers how many.
 
         `older_than` in seconds: the dead since their death, others since their enqueue. What comes meanwhile stays.
+        `error`: those in whose last error this stands. `chosen`: a `Selection` instead of these.
         """
-        return purge_jobs(
-            self.store,
-            check_state(state, PURGED),
-            older_than_ms=milliseconds(older_than, "older_than"),
-            job=job,
-            queue=queue,
-        )
+        if chosen is None:
+            chosen = Selection(job, error, older_than_ms=milliseconds(older_than, "older_than"))
+        return purge_jobs(self.store, check_state(state, PURGED), chosen=chosen, queue=queue)
 
     def pause(self, queue: str) -> None:
         """No job of the queue is begun until `resume`; enqueues go on."""

@@ -26,6 +26,8 @@ class CurrentJob(NamedTuple):
     max_attempts: int
     #: By the store's clock.
     enqueued_ms: int
+    #: When this attempt began, by this machine's clock.
+    started_ms: int = 0
 
 
 #: Set by a worker while an order for the job here (JobTimeout, say) waits for the end of a store's call: raises it.
@@ -43,6 +45,12 @@ def current_job() -> CurrentJob:
             "current_job: no job runs here; call it inside a handler, in the thread or task that batchq started it in"
         )
     return job
+
+
+def started_ms() -> int:
+    """When the attempt that runs here began; 0 where none does."""
+    job = _current.get(None)
+    return job.started_ms if job is not None else 0
 
 
 def enter(job: CurrentJob) -> Token[CurrentJob]:

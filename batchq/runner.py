@@ -107,6 +107,7 @@ class Runner:
                 claim.attempt,
                 ready.max_attempts,
                 ready.enqueued_ms,
+                SYSTEM.now_us() // 1000,
             )
         )
         try:
@@ -162,8 +163,8 @@ class Runner:
     def _retried(self, ready: Prepared, error: BaseException, cause: str) -> Retried:
         claim = ready.claim
         trace = "" if isinstance(error, Retry | JobTimeout | JobCancelled) else _trace(error)
-        entry = self._error(claim, type(error).__name__, safe_text(error), trace)
         delay_ms = self._delay_ms(ready, error)
+        entry = self._error(claim, type(error).__name__, safe_text(error), trace, delay_ms)
         return Retried(claim, delay_ms, ready.max_attempts, entry, cause, self._settings.max_crashes)
 
     def _delay_ms(self, ready: Prepared, error: BaseException) -> int:
@@ -183,9 +184,17 @@ class Runner:
             )
             return DEFAULT.delay_ms(ready.claim.attempt, error)
 
-    def _error(self, claim: Claim, kind: str, text: str, trace: str = "") -> bytes:
-        now_ms = SYSTEM.now_us() // 1000
-        return pack_error(kind, text, attempt=claim.attempt, at_ms=now_ms, worker=self.worker, trace=trace)
+    def _error(self, claim: Claim, kind: str, text: str, trace: str = "", delay_ms: int | None = None) -> bytes:
+        return pack_error(
+            kind,
+            text,
+            attempt=claim.attempt,
+            at_ms=SYSTEM.now_us() // 1000,
+            started_ms=context.started_ms(),
+            delay_ms=delay_ms,
+            worker=self.worker,
+            trace=trace,
+        )
 
     def terms(self, claim: Claim) -> Terms:
         """Budget and declarative backoff of a claim, without running anything of the user's."""

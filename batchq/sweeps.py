@@ -40,10 +40,12 @@ def fate_of(claim: Claim, death: Death, terms: Terms, *, ran: bool, max_crashes:
     if not ran:
         return Released(claim)
     kind = {"crashed": "WorkerCrashed", "timed_out": "JobTimeout"}.get(death.cause, "Interrupted")
-    entry = pack_error(kind, death.text, attempt=claim.attempt, at_ms=SYSTEM.now_us() // 1000, worker=worker)
-    if death.cause == "stopped":
+    delay_ms = None if death.cause == "stopped" else terms.backoff.delay_ms(claim.attempt)
+    entry = pack_error(
+        kind, death.text, attempt=claim.attempt, at_ms=SYSTEM.now_us() // 1000, delay_ms=delay_ms, worker=worker
+    )
+    if delay_ms is None:
         return Released(claim, entry)
-    delay_ms = terms.backoff.delay_ms(claim.attempt)
     return Retried(claim, delay_ms, terms.max_attempts, entry, death.cause, max_crashes)
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchq.cli.endings import flush, say
+from batchq.cli.filters import Chosen, takes_filter
 from batchq.cli.output import json_line
-from batchq.cli.params import STATES, note_unknown_queue, reach, reaches_store, takes_queue, whole
+from batchq.cli.params import STATES, reach, reaches_store, takes_limit
 
 if TYPE_CHECKING:
     from batchq.job import Job
@@ -16,26 +17,24 @@ if TYPE_CHECKING:
 
 @click.command("export")
 @click.option("-s", "--state", type=click.Choice(STATES), required=True, help="Those in this state.")
-@takes_queue
-@click.option("--job", metavar="NAME", help="Those of this handler only.")
-@click.option(
-    "-n", "--limit", type=whole(0, 2**31 - 1), default="0", metavar="N", help="At most so many.  [default: all]"
-)
+@takes_filter
+@takes_limit(0)
 @click.option("--format", "format_", type=click.Choice(["ndjson"]), default="ndjson", help="One object a line.")
 @reaches_store
-def export(
-    state: str, queue: str | None, job: str | None, limit: int, format_: str, url: str | None, prefix: str | None
-) -> None:
+def export(state: str, chosen: Chosen, limit: int, format_: str, url: str | None, prefix: str | None) -> None:
     """Write the jobs of one state to stdout, a line of JSON each, with their errors.
 
     `batchq import --envelope` makes jobs of these lines again: under the same ids, so that one which still stands, or
     ended a short while ago, is a duplicate; with --new-ids under ids of their own. Nothing is removed here; see
     `batchq purge`.
+
+    \b
+    batchq export --state dead --job deliver > dead.ndjson
     """
     count = 0
     with reach(url, prefix) as app:
-        note_unknown_queue(app, queue)
-        for one in app.jobs(state=state, queue=queue, job=job, limit=limit or None):
+        chosen.note_unknown(app)
+        for one in app.jobs(state=state, queue=chosen.queue, chosen=chosen.what, limit=limit or None):
             json_line(envelope(one), indent=False)
             count += 1
     flush()

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("export", "Write jobs, with their errors, as lines that can be imported."),
     "status": ("status", "Queues, workers and store at a glance."),
     "jobs": ("jobs", "List jobs by state and queue."),
+    "dead": ("dead", "What jobs died of: how many, by which error."),
     "show": ("jobs", "One job with its attempts and errors."),
     "requeue": ("moves", "Send dead jobs back to their queue."),
     "cancel": ("moves", "End jobs that wait or run."),

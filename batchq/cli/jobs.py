@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchq.cli.endings import Failed, flush, say
+from batchq.cli.filters import Chosen, takes_filter
 from batchq.cli.output import Column, Table, clean, fields, json_line, shorten, span, when, write
-from batchq.cli.params import STATES, note_unknown_queue, reach, reaches_store, takes_json, takes_queue, whole
+from batchq.cli.params import STATES, reach, reaches_store, takes_json, takes_limit, takes_queue
+from batchq.lifecycle import State
+from batchq.selection import host_of
 
 if TYPE_CHECKING:
     from batchq.job import Job
@@ -21,37 +24,27 @@ PAGE = 100
 
 @click.command("jobs")
 @click.option("-s", "--state", type=click.Choice(STATES), help="Those in this state only.")
-@takes_queue
-@click.option("--job", metavar="NAME", help="Those of this handler only.")
-@click.option(
-    "-n",
-    "--limit",
-    type=whole(0, 2**31 - 1),
-    default="100",
-    show_default=True,
-    metavar="N",
-    help="At most so many; 0 for all.",
-)
+@takes_filter
+@takes_limit(100)
 @takes_json
 @reaches_store
-def jobs(
-    state: str | None,
-    queue: str | None,
-    job: str | None,
-    limit: int,
-    as_json: bool,
-    url: str | None,
-    prefix: str | None,
-) -> None:
+def jobs(state: str | None, chosen: Chosen, limit: int, as_json: bool, url: str | None, prefix: str | None) -> None:
     """List jobs: queue by queue, state by state, in the order in which they will run or have ended.
 
     With --json one object a line. Completed jobs are listed only while they are kept.
+
+    \b
+    batchq jobs --state dead --job deliver --error timeout --since 1h
+    batchq jobs --due 1h                  what is due in the next hour
+    batchq jobs --state pending -n 1      what waits longest, of each priority
     """
+    if state is None and chosen.what.due_ms is not None:
+        state = "delayed"
     with reach(url, prefix) as app:
-        note_unknown_queue(app, queue)
+        chosen.note_unknown(app)
         now_ms = app.store.now_ms()
         # One more than asked for tells whether there are more.
-        found = app.jobs(state=state, queue=queue, job=job, limit=limit + 1 if limit else None)
+        found = app.jobs(state=state, queue=chosen.queue, chosen=chosen.what, limit=limit + 1 if limit else None)
         shown = _listed(found if limit == 0 else islice(found, limit), now_ms, as_json)
         more = limit != 0 and next(found, None) is not None
     flush()
@@ -118,7 +111,12 @@ def _standing(job: Job, now_ms: int) -> str:
 @takes_json
 @reaches_store
 def show(job_id: str, queue: str | None, as_json: bool, url: str | None, prefix: str | None) -> None:
-    """Show the job ID: its arguments, attempts and errors."""
+    """Show the job ID: its arguments, the attempts that failed (the last five), and the newest error in full.
+
+    \b
+    batchq show 01h2x...           why did it die
+    batchq show 01h2x... --json    all that is known, tracebacks of older attempts too
+    """
     with reach(url, prefix) as app:
         job = app.get(job_id, queue) if job_id.isprintable() else None
     if job is None:
@@ -132,8 +130,11 @@ def show(job_id: str, queue: str | None, as_json: bool, url: str | None, prefix:
         json_line(job.as_dict())
         return
     fields(_facts(job.as_dict()))
-    for entry in job.errors:
-        _print_error(entry)
+    if job.errors:
+        write("\n")
+        _print_history(job)
+        write("\n")
+        _print_error(job.errors[0])
 
 
 #: What `show` leaves to others, or says in another way.
@@ -154,12 +155,40 @@ def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, orjson.dumps(value).decode()
 
 
+def _print_history(job: Job) -> None:
+    """The attempts that failed, the oldest first: as many as the job keeps."""
+    table = Table(
+        Column("ATTEMPT", right=True),
+        Column("BEGAN"),
+        Column("TOOK", right=True),
+        Column("HOST"),
+        Column("PID", right=True),
+        Column("NEXT"),
+        Column("ERROR"),
+    )
+    over = job.errors[0] if job.state is State.DEAD else None
+    table.page(_attempt(entry, last=entry is over) for entry in reversed(job.errors))
+
+
+def _attempt(entry: dict[str, Any], *, last: bool) -> tuple[str, ...]:
+    began, ended, delay = (entry.get(name) for name in ("started_ms", "at_ms", "delay_ms"))
+    worker = str(entry.get("worker", ""))
+    at = began or ended
+    took = span(ended - began) if isinstance(began, int) and isinstance(ended, int) else "-"
+    return (
+        str(entry.get("attempt", "?")),
+        when(at) if isinstance(at, int) else "-",
+        took,
+        host_of(worker) or "-",
+        worker.rsplit(".", 2)[1] if worker.count(".") >= 3 else "-",
+        f"{span(delay)} later" if isinstance(delay, int) and not last else "-",
+        shorten(f"{entry.get('kind', 'Error')}: {entry.get('error', '')}", 80),
+    )
+
+
 def _print_error(entry: dict[str, Any]) -> None:
-    at = f" at {when(entry['at_ms'])}" if isinstance(entry.get("at_ms"), int) else ""
-    worker = f" on {entry['worker']}" if entry.get("worker") else ""
-    write(clean(f"attempt {entry.get('attempt', '?')}{at}{worker}") + "\n")
     text = f"{entry.get('kind', 'Error')}: {entry.get('error', '')}"
     trace = str(entry.get("trace", "")).rstrip()
     # A trace ends with the error itself.
     for line in (trace or text).splitlines():
-        write(f"  {clean(line)}\n")
+        write(f"{clean(line)}\n")

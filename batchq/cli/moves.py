@@ -1,19 +1,19 @@
-"""`batchq requeue` and `batchq cancel`: moves of jobs by hand. Each id gets its own answer."""
+"""`batchq requeue` and `batchq cancel`: moves by hand. Each id gets its own answer; a filter gets one number."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import click
 
+from batchq.app import App
 from batchq.cli.endings import Failed, flush, say
+from batchq.cli.filters import Chosen, takes_filter
 from batchq.cli.output import clean, json_line, write
-from batchq.cli.params import confirm, note_unknown_queue, reach, reaches_store, takes_json, takes_queue, takes_yes
-from batchq.lifecycle import State, Word
-
-if TYPE_CHECKING:
-    from batchq.app import App
+from batchq.cli.params import confirm, reach, reaches_store, takes_json, takes_yes
+from batchq.lifecycle import Word
 
 #: Jobs that are moved in one step.
 CHUNK = 480
@@ -31,68 +31,127 @@ _REFUSED = {
 }
 
 
+class Moving(NamedTuple):
+    """A verb for many: what its answers are called in the sum, and how it is done."""
+
+    verb: str
+    states: Sequence[str]
+    counted: dict[Word, str]
+    move: Callable[[App, Sequence[str], str | None], list[Word]]
+
+
+_REQUEUE = Moving(
+    "requeue", ("dead",), {Word.OK: "requeued"}, lambda app, ids, queue: app.requeue(list(ids), queue=queue)
+)
+_CANCEL = Moving(
+    "cancel",
+    ("pending", "delayed", "active"),
+    {Word.CANCELLED: "cancelled", Word.MARKED: "marked"},
+    lambda app, ids, queue: app.cancel(list(ids), queue=queue),
+)
+
+
 @click.command("requeue")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All dead jobs, instead of ids.")
-@takes_queue
+@click.option("--all", "everything", is_flag=True, help="All dead jobs, instead of ids or a filter.")
+@takes_filter
 @takes_yes
 @takes_json
 @reaches_store
 def requeue(
     ids: tuple[str, ...],
     everything: bool,
-    queue: str | None,
+    chosen: Chosen,
     yes: bool,
     as_json: bool,
     url: str | None,
     prefix: str | None,
 ) -> None:
-    """Send dead jobs back to the tail of their queue, their attempts counted afresh.
+    """Send dead jobs back to the tail of their queue, their attempts counted afresh: by id, or by a filter.
 
-    Completed jobs that are kept can be requeued by their ids, too. Exit code 1 if one of the ids was not requeued.
+    Completed jobs that are kept can be requeued by their ids, too. Exit code 1 if one of the ids was not requeued. On a
+    terminal it asks before it requeues more than one job by a filter.
+
+    \b
+    batchq requeue 01h2x...
+    batchq requeue --job deliver --error timeout --since 1h
+    batchq requeue --group 3f2a91bc --yes
     """
-    if bool(ids) == everything:
-        raise click.UsageError("give ids, or --all for all dead jobs")
-    with reach(url, prefix) as app:
-        note_unknown_queue(app, queue)
-        if everything:
-            _requeue_all(app, queue, yes=yes, as_json=as_json)
-        else:
-            _answer(ids, _known(ids, lambda known: app.requeue(known, queue=queue)), as_json)
-
-
-def _requeue_all(app: App, queue: str | None, *, yes: bool, as_json: bool) -> None:
-    # Read to the end first: what dies again meanwhile stays dead, or this would go round for ever.
-    dead: dict[str, list[str]] = {}
-    for job in app.jobs(state=State.DEAD, queue=queue):
-        dead.setdefault(job.queue, []).append(job.id)
-    count = sum(map(len, dead.values()))
-    if count:
-        confirm(f"Requeue {count} dead jobs?", yes)
-    moved = 0
-    for name, ids in dead.items():
-        for at in range(0, len(ids), CHUNK):
-            words = app.requeue(ids[at : at + CHUNK], queue=name)
-            moved += words.count(Word.OK)
-    if as_json:
-        json_line({"requeued": moved, "gone": count - moved})
-    else:
-        write(f"requeued {moved}{f', {count - moved} had gone meanwhile' if moved < count else ''}\n")
+    _run(_REQUEUE, ids, everything, None, chosen, yes=yes, as_json=as_json, url=url, prefix=prefix)
 
 
 @click.command("cancel")
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@takes_queue
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All that wait or run, instead of ids or a filter.")
+@click.option("-s", "--state", type=click.Choice(_CANCEL.states), help="Those in this state only.")
+@takes_filter
+@takes_yes
 @takes_json
 @reaches_store
-def cancel(ids: tuple[str, ...], queue: str | None, as_json: bool, url: str | None, prefix: str | None) -> None:
-    """End jobs: those that wait at once, those that run by JobCancelled inside their handler.
+def cancel(
+    ids: tuple[str, ...],
+    everything: bool,
+    state: str | None,
+    chosen: Chosen,
+    yes: bool,
+    as_json: bool,
+    url: str | None,
+    prefix: str | None,
+) -> None:
+    """End jobs: those that wait at once, those that run by JobCancelled inside their handler. By id, or by a filter.
 
-    Exit code 1 if one of the ids is unknown or has ended already.
+    Exit code 1 if one of the ids is unknown or has ended already. On a terminal it asks before it ends more than one
+    job by a filter.
+
+    \b
+    batchq cancel 01h2x...
+    batchq cancel --state pending --job resize --queue images
     """
+    _run(_CANCEL, ids, everything, state, chosen, yes=yes, as_json=as_json, url=url, prefix=prefix)
+
+
+def _run(
+    moving: Moving,
+    ids: Sequence[str],
+    everything: bool,
+    state: str | None,
+    chosen: Chosen,
+    *,
+    yes: bool,
+    as_json: bool,
+    url: str | None,
+    prefix: str | None,
+) -> None:
+    """By ids, or by a filter: all is never meant by accident."""
+    filtered = bool(chosen.what) or state is not None or (chosen.queue is not None and not ids)
+    if not ids and not everything and not filtered:
+        raise click.UsageError(f"give an ID, a filter (--job, --error ...), or --all; see batchq {moving.verb} --help")
+    if ids and (everything or filtered):
+        raise click.UsageError("IDs stand alone, but for --queue: leave out --all and the filters")
     with reach(url, prefix) as app:
-        note_unknown_queue(app, queue)
-        _answer(ids, _known(ids, lambda known: app.cancel(known, queue=queue)), as_json)
+        chosen.note_unknown(app)
+        if ids:
+            _answer(ids, _known(ids, lambda known: moving.move(app, known, chosen.queue)), as_json)
+        else:
+            _move_all(app, moving, [state] if state else moving.states, chosen, yes=yes, as_json=as_json)
+
+
+def _move_all(app: App, moving: Moving, states: Sequence[str], chosen: Chosen, *, yes: bool, as_json: bool) -> None:
+    found = chosen.ids(app, states)
+    count = sum(map(len, found.values()))
+    if count > 1:
+        confirm(f"{moving.verb.capitalize()} {count} {', '.join(states)} jobs{chosen}?", yes)
+    words: Counter[Word] = Counter()
+    for name, ids in found.items():
+        for at in range(0, len(ids), CHUNK):
+            words.update(moving.move(app, ids[at : at + CHUNK], name))
+    done = {said: words[word] for word, said in moving.counted.items()}
+    gone = count - sum(done.values())
+    if as_json:
+        json_line(done | {"gone": gone})
+        return
+    said = [f"{what} {number}" for i, (what, number) in enumerate(done.items()) if number or i == 0]
+    write(f"{', '.join(said)}{f', {gone} had gone meanwhile' if gone else ''}\n")
 
 
 def _known(ids: Sequence[str], move: Callable[[list[str]], list[Word]]) -> dict[str, Word]:

@@ -76,12 +76,10 @@ def instant(text: str) -> datetime:
 
 def reaches_store(command: F) -> F:
     """Adds the options that say which store is meant: see `reach`."""
-    for option in (
-        click.option("--prefix", metavar="PREFIX", help="What all Redis keys begin with.  [default: bq]"),
+    return with_options(
         click.option("--url", metavar="URL", help="redis://HOST:PORT/DB, spool:PATH ...  [default: BATCHQ_URL]"),
-    ):
-        command = option(command)
-    return command
+        click.option("--prefix", metavar="PREFIX", help="What all Redis keys begin with.  [default: bq]"),
+    )(command)
 
 
 def takes_json(command: F) -> F:
@@ -99,12 +97,35 @@ def takes_yes(command: F) -> F:
     return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(command)
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Asks where a person sits at the terminal; a program means what it says. Raises click.Abort for a no."""
+def asks(yes: bool) -> bool:
+    """Whether a person sits at the terminal who wants to be asked; a program means what it says."""
     import sys
 
-    if not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty():
+    return not yes and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Asks, where somebody can be asked. Raises click.Abort for a no."""
+    if asks(yes):
         click.confirm(question, abort=True, err=True)
+
+
+def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of the help."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def takes_limit(default: int, shown: str = "At most so many; 0 for all.") -> Callable[[F], F]:
+    """Adds --limit."""
+    return click.option(
+        "-n", "--limit", type=whole(0, 2**31 - 1), default=str(default), show_default=True, metavar="N", help=shown
+    )
 
 
 def note_unknown_queue(app: App, queue: str | None) -> None:

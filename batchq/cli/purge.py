@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import click
 
-from batchq.cli.output import json_line, span, write
-from batchq.cli.params import (
-    confirm,
-    note_unknown_queue,
-    reach,
-    reaches_store,
-    span_ms,
-    takes_json,
-    takes_queue,
-    takes_yes,
-)
+from batchq.cli.filters import Chosen, takes_filter
+from batchq.cli.output import json_line, write
+from batchq.cli.params import asks, confirm, reach, reaches_store, takes_json, takes_yes
 
 #: What can be purged; active jobs are cancelled instead.
 PURGED = ("dead", "completed", "pending", "delayed")
@@ -24,32 +14,27 @@ PURGED = ("dead", "completed", "pending", "delayed")
 
 @click.command("purge")
 @click.option("-s", "--state", type=click.Choice(PURGED), required=True, help="Those in this state.")
-@click.option("--older-than", "age_ms", type=span_ms, metavar="DURATION", help="Only those older than 7d, 12h, 30m ...")
-@click.option("--job", metavar="NAME", help="Only those of this handler.")
-@takes_queue
+@takes_filter
 @takes_yes
 @takes_json
 @reaches_store
-def purge(
-    state: str,
-    age_ms: int | None,
-    job: str | None,
-    queue: str | None,
-    yes: bool,
-    as_json: bool,
-    url: str | None,
-    prefix: str | None,
-) -> None:
-    """Remove the jobs of one state, and print how many they were.
+def purge(state: str, chosen: Chosen, yes: bool, as_json: bool, url: str | None, prefix: str | None) -> None:
+    """Remove the jobs of one state that the filters choose, and print how many they were.
 
-    The age of dead jobs counts from their death, that of others from their enqueue. On a terminal it asks first.
+    The age of dead jobs counts from their death, that of others from their enqueue. On a terminal it says how many
+    there are and asks first.
+
+    \b
+    batchq purge --state dead --older-than 7d
+    batchq purge --state dead --group 3f2a91bc --yes
     """
     with reach(url, prefix) as app:
-        note_unknown_queue(app, queue)
-        of = f" of {job}" if job else ""
-        older = f" older than {span(age_ms)}" if age_ms else ""
-        confirm(f"Remove the {state} jobs{of} in {f'queue {queue}' if queue else 'all queues'}{older}?", yes)
-        gone = app.purge(state=state, older_than=timedelta(milliseconds=age_ms or 0), job=job, queue=queue)
+        chosen.note_unknown(app)
+        if asks(yes):
+            count = sum(map(len, chosen.ids(app, [state]).values()))
+            if count > 1:
+                confirm(f"Remove {count} {state} jobs{chosen}?", yes)
+        gone = app.purge(state=state, queue=chosen.queue, chosen=chosen.what)
     if as_json:
         json_line({"purged": gone})
     else:

@@ -188,7 +188,7 @@ def test_show_says_all(run: Run, scene: Scene) -> None:
     """State, arguments and errors, with their traces."""
     scene.dead("d", error="boom")
     out = run("show", "d").ended(0).out
-    for text in ("state", "dead", "buried", '["x"]', "attempt 1", "  boom"):
+    for text in ("state", "dead", "buried", '["x"]', "ATTEMPT", "boom"):
         assert text in out
     shown = run("show", "d", "--json").ended(0).json
     assert shown["errors"][0]["kind"] == "ValueError"

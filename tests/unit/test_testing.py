@@ -52,6 +52,25 @@ def test_nothing_runs_before_it_is_told_to(app: App, jobs: Harness) -> None:
     assert_law(jobs)
 
 
+def test_a_failed_attempt_leaves_its_times(app: App, jobs: Harness) -> None:
+    """When it began, when it ended, and what it asked for: what `show` prints as the history."""
+    began: list[int] = []
+
+    @app.job(backoff=fixed(30))
+    def fail() -> None:
+        began.append(current_job().started_ms)
+        raise ValueError("no")
+
+    ref = fail.enqueue()
+    jobs.run_pending()
+    job = app.get(ref.id)
+    assert job is not None
+    [entry] = job.errors
+    assert [entry["started_ms"]] == began
+    assert 0 <= entry["at_ms"] - entry["started_ms"] < 60_000
+    assert entry["delay_ms"] == 30_000
+
+
 def test_a_failed_attempt_runs_again_at_its_backoff(app: App, jobs: Harness) -> None:
     """Not before, not twice, and dead when the budget is spent; the dead hook is told once."""
     dead: list[Job] = []
