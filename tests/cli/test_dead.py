@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from batchq.job import Retried, pack_error
-
 from tests.process.rig import until
 
 from .conftest import BATCHQ, Run, Scene, environment
