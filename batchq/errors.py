@@ -28,6 +28,9 @@ class UnknownHandler(BatchqError):
 class QueueFull(BatchqError):
     """Nothing more can be enqueued until something is worked off."""
 
+    #: Of an enqueue whose earlier sending may have been done: see StoreUnavailable.
+    mark: tuple[str, int] | None = None
+
 
 class StoreError(BatchqError):
     """The store could not do what was asked. Nothing half-done is left behind."""
@@ -48,9 +51,6 @@ class StoreDenied(StoreUnavailable):
 
 class StoreFull(StoreError, QueueFull):
     """The store has no room (memory limit, disk). Claims and settling go on, enqueue is refused."""
-
-    #: Of an enqueue whose earlier sending may have been done: see StoreUnavailable.
-    mark: tuple[str, int] | None = None
 
 
 class SpoolError(StoreError):

@@ -123,6 +123,8 @@ class NewJob(NamedTuple):
     fire_ms: int | None = None
     #: The id was given by the caller: it is remembered for a while after the job's end.
     given: bool = False
+    #: The batch that it joins; "" for none. It must have begun, on the same queue.
+    batch: str = ""
 
 
 def pack_row(
@@ -343,6 +345,11 @@ class Job:
     #: Kept and completed: what the handler returned.
     result: Any = None
     max_attempts: int | None = None
+    #: The time limit and the retention of its result, where the job has its own.
+    timeout_ms: int | None = None
+    keep_ms: int | None = None
+    #: The batch that it is in; "" for none.
+    batch: str = ""
 
     @property
     def attempt(self) -> int:
@@ -362,6 +369,8 @@ class Job:
             "args": list(self.args),
             "kwargs": self.kwargs,
         }
+        if self.batch:
+            out["batch"] = self.batch
         if self.state is State.DELAYED:
             out["fire_ms"] = self.since_ms
         for name in ("forgiven", "crashes", "lost"):

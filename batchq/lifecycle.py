@@ -93,6 +93,8 @@ MOVES: tuple[Move, ...] = (
     Move("purge", (_P, _D, _C, _X), (), "removes rows, counted"),
     Move("pause", (), (), "no claims from this queue"),
     Move("resume", (), (), "claims go on"),
+    Move("begin", (), (), "a batch begins: jobs that are enqueued into it are counted together"),
+    Move("conclude", (), (), "no more jobs come into a batch: its callbacks are due with its last job's end"),
 )
 
 VERBS: tuple[str, ...] = tuple(move.verb for move in MOVES)

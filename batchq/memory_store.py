@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import orjson
 
 from batchq.clock import MAX_FIRE_MS, SYSTEM, Clock, due_ms, fire_ms
-from batchq.errors import ConfigError, InternalError, StoreCorrupt
+from batchq.errors import ConfigError, InternalError, QueueFull, StoreCorrupt
 from batchq.job import (
     ERRORS_KEPT,
     SNOOZE_MIN_MS,
@@ -43,6 +43,7 @@ from batchq.job import (
 )
 from batchq.lifecycle import COUNTED, TOTALS, State, Word
 from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Limits, Store, StoreInfo, Traits
+from batchq.tally import BatchStats, NewBatch, Tally, full, over, stats_of
 
 # -- what stands in a queue --------------------------------------------------------------------------------------
 
@@ -108,6 +109,14 @@ class _Worker:
     claims: dict[str, None] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Batch:
+    """A batch as it began, and its numbers."""
+
+    new: NewBatch
+    tally: Tally
+
+
 class _Bell:
     """Hints of one kind on one queue: each rouses one waiter; one that nobody waits for is kept for the next."""
 
@@ -140,6 +149,9 @@ class _Queue:
         #: Given ids whose jobs have ended -> until when they are known.
         self.remembered: dict[str, int] = {}
         self.totals = dict.fromkeys(TOTALS, 0)
+        self.batches: dict[str, _Batch] = {}
+        #: Jobs whose rows stand -> the batch they are in.
+        self.batched: dict[str, str] = {}
         self.wake = _Bell()
         self.timer = _Bell()
         self._tail = 0
@@ -177,10 +189,36 @@ class _Queue:
         self.put(entry, State.DELAYED, fire, due_ms(now_us))
 
     def put_dead(self, entry: _Entry, reason: str, now: int) -> None:
+        self.count(entry.id, "", "dead", now)
         entry.reason = reason
         self.end(entry, now)
         self.put(entry, State.DEAD, now, now)
         self.totals["dead"] += 1
+
+    def count(self, id: str, before: str, after: str, now: int, *, gone: bool = False) -> None:
+        """Counts a job in its batch, if it is in one: out of a column and into another. `gone`: its row goes."""
+        batch = self.batches.get(self.batched.get(id, ""))
+        if gone:
+            self.batched.pop(id, None)
+        if batch is not None and before != after:
+            batch.tally.count(before, -1)
+            batch.tally.count(after, 1)
+            self.look(batch, now)
+
+    def look(self, batch: _Batch, now: int) -> None:
+        """The numbers of a batch have changed: enqueues the callbacks that are due."""
+        for kind in batch.tally.look(now):
+            head = batch.new.on_complete if kind == "complete" else batch.new.on_success
+            id = f"{batch.new.id}.{kind}"
+            if head and id not in self.jobs:
+                self.add(id, batch.tally.row(head, now), now)
+                self.put_pending(self.jobs[id], now)
+
+    def add(self, id: str, row: bytes, now: int, *, priority: int = 0, given: bool = False) -> _Entry:
+        """A new job, which stands in no list yet."""
+        entry = self.jobs[id] = _Entry(id, row, priority, given, now, State.PENDING, _Place(0, 0, ""), now)
+        self.totals["enqueued"] += 1
+        return entry
 
     def end(self, entry: _Entry, now: int) -> None:
         """A job has ended: a given id stays known for a while from now on, whenever its row goes."""
@@ -271,29 +309,51 @@ class MemoryStore(Store):
 
     # -- moves ---------------------------------------------------------------------------------------------------
 
-    def enqueue(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None) -> list[Word]:
+    def enqueue(
+        self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None, *, max_pending: int = 0
+    ) -> list[Word]:
         if mark is not None:
             _check_one_step(jobs)
         with self._lock:
             q, now_us = self._at(queue)
             now = due_ms(now_us)
             fires = [_fire_of(new, now_us) for new in jobs]
+            if mark is not None and self._done_before(queue, mark, now):
+                return [Word.AGAIN] * len(jobs)
+            self._check_room(q, jobs, fires, now, max_pending)
             if mark is not None:
-                if self._done_before(queue, mark, now):
-                    return [Word.AGAIN] * len(jobs)
                 self._marks.pop((queue, mark.lane), None)
                 self._marks[queue, mark.lane] = mark.call, now + self._limits.mark_ttl_ms
             q.known = True
             return [self._enqueue(q, new, fire, now) for new, fire in zip(jobs, fires, strict=True)]
 
+    def _check_room(self, q: _Queue, jobs: Sequence[NewJob], fires: Sequence[int], now: int, most: int) -> None:
+        """Raises QueueFull, and ConfigError for a batch that takes no jobs."""
+        fresh: dict[str, tuple[NewJob, int]] = {}
+        for new, fire in zip(jobs, fires, strict=True):
+            if not self._is_known(q, new, now):
+                # Of an id that stands twice in a call the first is taken.
+                fresh.setdefault(new.id, (new, fire))
+        ready = sum(fire <= now for _, fire in fresh.values())
+        stand = len(q.lists[State.PENDING])
+        if most and ready and stand and stand + ready > most:
+            raise QueueFull(full(q.name, stand, most))
+        for new, _ in fresh.values():
+            if new.batch and (new.batch not in q.batches or q.batches[new.batch].tally.is_over):
+                raise ConfigError(over(new.batch, q.name))
+
+    def _is_known(self, q: _Queue, new: NewJob, now: int) -> bool:
+        return new.id in q.jobs or q.remembered.get(new.id, 0) > now
+
     def _enqueue(self, q: _Queue, new: NewJob, fire: int, now: int) -> Word:
-        if new.id in q.jobs or q.remembered.get(new.id, 0) > now:
+        if self._is_known(q, new, now):
             return Word.KNOWN
         waits = fire > now
         row = stamp_row(new.row, now, fire if waits else None)
-        entry = _Entry(new.id, row, new.priority, new.given, now, State.PENDING, _Place(0, 0, ""), now)
-        q.jobs[new.id] = entry
-        q.totals["enqueued"] += 1
+        entry = q.add(new.id, row, now, priority=new.priority, given=new.given)
+        if new.batch:
+            q.batched[new.id] = new.batch
+            q.count(new.id, "", "total", now)
         if waits:
             q.put(entry, State.DELAYED, fire, now)
         else:
@@ -341,6 +401,7 @@ class MemoryStore(Store):
             if entry is None:
                 # A claim never invents a job.
                 q.totals["dropped"] += 1
+                q.count(place.id, "", "cancelled", now, gone=True)
                 continue
             entry.attempts += 1
             entry.state, entry.worker, entry.since_ms = State.ACTIVE, worker, now
@@ -384,6 +445,7 @@ class MemoryStore(Store):
     def _complete(self, q: _Queue, entry: _Entry, outcome: Completed, now_us: int) -> Word:
         now = due_ms(now_us)
         q.totals["completed"] += 1
+        q.count(entry.id, "", "completed", now, gone=outcome.keep_ms <= 0)
         q.end(entry, now)
         if outcome.keep_ms <= 0:
             del q.jobs[entry.id]
@@ -498,6 +560,7 @@ class MemoryStore(Store):
 
     def _end_cancelled(self, q: _Queue, entry: _Entry, now_us: int) -> Word:
         q.totals["cancelled"] += 1
+        q.count(entry.id, "", "cancelled", due_ms(now_us), gone=True)
         q.end(entry, due_ms(now_us))
         del q.jobs[entry.id]
         return Word.CANCELLED
@@ -506,6 +569,9 @@ class MemoryStore(Store):
         with self._lock:
             q, now_us = self._at(queue)
             moved = self._promote(q, limit, due_ms(now_us))
+            oldest = due_ms(now_us) - self._limits.batch_keep_ms
+            for id in [id for id, one in q.batches.items() if one.tally.ended <= oldest]:
+                del q.batches[id]
             if q.lists[State.PENDING]:
                 q.wake.ring()
             delayed = q.lists[State.DELAYED]
@@ -590,6 +656,7 @@ class MemoryStore(Store):
             return Word.UNKNOWN
         if entry.state not in (State.DEAD, State.COMPLETED):
             return Word.REFUSED
+        q.count(id, entry.state.value, "", now)
         q.take(entry)
         # The token keeps counting; what was spent is forgiven, what went wrong can still be read.
         entry.forgiven, entry.crashes, entry.lost = entry.attempts, 0, 0
@@ -612,6 +679,8 @@ class MemoryStore(Store):
                 q.take(entry)
                 del q.jobs[id]
                 purged += 1
+                # What had ended is counted already.
+                q.count(id, "", "cancelled" if unfinished else "", due_ms(now_us), gone=True)
                 if unfinished:
                     q.end(entry, due_ms(now_us))
             if unfinished:
@@ -627,6 +696,26 @@ class MemoryStore(Store):
             q, _ = self._at(queue)
             q.paused = False
             q.wake.ring()
+
+    def begin(self, queue: str, batch: NewBatch) -> Word:
+        with self._lock:
+            q, now_us = self._at(queue)
+            if batch.id in q.batches:
+                return Word.KNOWN
+            # Nothing is pending in it: should nobody ever add a job, it is forgotten like one that has ended.
+            now = due_ms(now_us)
+            q.batches[batch.id] = _Batch(batch, Tally(began=now, ended=now))
+            return Word.OK
+
+    def conclude(self, queue: str, batch_id: str) -> Word:
+        with self._lock:
+            q, now_us = self._at(queue)
+            batch = q.batches.get(batch_id)
+            if batch is None:
+                return Word.UNKNOWN
+            batch.tally.closed = True
+            q.look(batch, due_ms(now_us))
+            return Word.OK
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
@@ -660,6 +749,20 @@ class MemoryStore(Store):
             more = start + len(page) < len(places)
             jobs = tuple(_job(q, q.jobs[place[-1]]) for place in page)
             return Page(jobs, orjson.dumps([state.value, *page[-1]]).decode() if more else "")
+
+    def batch(self, queue: str, batch_id: str) -> BatchStats | None:
+        with self._lock:
+            q, _ = self._at(queue)
+            found = q.batches.get(batch_id)
+            return None if found is None else stats_of(batch_id, queue, found.new.name, found.tally)
+
+    def batches(self, queue: str, *, skip: int = 0, limit: int = 100) -> list[BatchStats]:
+        with self._lock:
+            q, _ = self._at(queue)
+            order = sorted(((one.tally.ended, id) for id, one in q.batches.items()), reverse=True)
+            return [
+                stats_of(id, queue, q.batches[id].new.name, q.batches[id].tally) for _, id in order[skip : skip + limit]
+            ]
 
     def leases(self, queue: str) -> Leases:
         with self._lock:
@@ -719,6 +822,7 @@ class MemoryStore(Store):
             entry = q.jobs[place.id]
             q.take(entry)
             del q.jobs[place.id]
+            q.batched.pop(place.id, None)
         _drop_past(q.remembered, now, lambda until: until)
         _drop_past(self._marks, now, lambda mark: mark[1])
         return q, now_us
@@ -809,4 +913,7 @@ def _job(q: _Queue, entry: _Entry) -> Job:
         cancel=entry.cancel,
         result=result,
         max_attempts=row.get("max"),
+        timeout_ms=row.get("timeout"),
+        keep_ms=row.get("keep"),
+        batch=q.batched.get(entry.id, ""),
     )

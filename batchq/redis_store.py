@@ -15,7 +15,16 @@ import orjson
 import redis
 
 from batchq.connect import FOR_EVER, Dialer, Link, Links, Outage, Reply, Unreached, raise_for
-from batchq.errors import ConfigError, InternalError, StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreVersion
+from batchq.errors import (
+    ConfigError,
+    InternalError,
+    QueueFull,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    StoreVersion,
+)
 from batchq.job import (
     Buried,
     Claim,
@@ -40,6 +49,7 @@ from batchq.job import (
 from batchq.lifecycle import TOTALS, State, Word
 from batchq.scripts import Arg, Keys, Script, call, load
 from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Ingested, Limits, Store, StoreInfo, Traits, Waiter
+from batchq.tally import BatchStats, NewBatch, full, over, unpack
 
 #: The seconds that one blocking wait lasts at the server; a worker looks by itself after it.
 WAIT_S = 5
@@ -123,8 +133,9 @@ def _chunks(items: Sequence[_T], weigh: Callable[[_T], int]) -> Iterator[list[_T
         yield chunk
 
 
-def _enqueued(jobs: Sequence[NewJob], answer: Reply) -> list[Word]:
-    """The answer of the script: a word a job. Raises ConfigError for a fire-time that is too late."""
+def _enqueued(queue: str, jobs: Sequence[NewJob], answer: Reply, max_pending: int = 0) -> list[Word]:
+    """The answer of the script: a word a job. Raises ConfigError for a fire-time that is too late and for a batch that
+    takes no jobs, QueueFull."""
     if answer[0] == b"again":
         return [Word.AGAIN] * len(jobs)
     if answer[0] == b"late":
@@ -132,6 +143,10 @@ def _enqueued(jobs: Sequence[NewJob], answer: Reply) -> list[Word]:
         raise ConfigError(
             f"delay: job {late} would run after 7 September 2039, the latest fire-time there is; give an earlier"
         )
+    if answer[0] == b"full":
+        raise QueueFull(full(queue, answer[1], max_pending))
+    if answer[0] == b"over":
+        raise ConfigError(over(answer[1].decode(), queue))
     words = [Word.OK] * len(jobs)
     for place in answer[1:]:
         words[place - 1] = Word.KNOWN
@@ -330,7 +345,9 @@ class RedisStore(Store):
 
     # -- moves -----------------------------------------------------------------------------------------------------
 
-    def enqueue(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None) -> list[Word]:
+    def enqueue(
+        self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None, *, max_pending: int = 0
+    ) -> list[Word]:
         if not jobs:
             return []
         chunks = list(_chunks(jobs, lambda job: len(job.row)))
@@ -338,11 +355,11 @@ class RedisStore(Store):
             raise ValueError(f"{len(jobs)} jobs do not fit one mark: at most {MAX_JOBS}, and {MAX_BYTES} bytes of rows")
         words: list[Word] = []
         for chunk in chunks:
-            words += self._enqueue(queue, chunk, mark)
+            words += self._enqueue(queue, chunk, mark, max_pending)
         return words
 
-    def _enqueue(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None) -> list[Word]:
-        argv = self._pack_jobs(jobs)
+    def _enqueue(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None, max_pending: int) -> list[Word]:
+        argv = self._pack_jobs(jobs, max_pending)
         announce = self._announcement(queue)
         used: Mark | None = None
         tries = 0
@@ -358,20 +375,27 @@ class RedisStore(Store):
             return self._ask_enqueue(link, call, announce)
 
         try:
-            answer = self._links.run(send)[0]
+            return _enqueued(queue, jobs, self._links.run(send)[0], max_pending)
         except StoreUnavailable as error:
             error.mark = used if error.maybe else None
             raise
-        except StoreFull as error:
+        except QueueFull as error:
             error.mark = used if tries > 1 else None
             raise
-        return _enqueued(jobs, answer)
 
-    def forward(self, calls: Sequence[Parcelled]) -> list[list[Word] | StoreFull | ConfigError]:
+    def forward(
+        self, calls: Sequence[Parcelled], max_pending: Callable[[str], int] = lambda queue: 0
+    ) -> list[list[Word] | QueueFull | ConfigError]:
         """enqueue for jobs that waited in a spool: each call under its own mark, all in one round trip, counted as
-        `forwarded`. A call that is refused says so in its place. Each is at most one step. Raises StoreUnavailable."""
+        `forwarded`. A call that is refused says so in its place. Each is at most one step. `max_pending`: of a queue.
+        Raises StoreUnavailable."""
         packed = [
-            (queue, self._eval("enqueue", queue, [mark.call, *self._pack_jobs(jobs, "forwarded")], mark.lane))
+            (
+                queue,
+                self._eval(
+                    "enqueue", queue, [mark.call, *self._pack_jobs(jobs, max_pending(queue), "forwarded")], mark.lane
+                ),
+            )
             for queue, jobs, mark in calls
         ]
         announced = {queue: command for queue, _ in packed if (command := self._announcement(queue)) is not None}
@@ -380,12 +404,12 @@ class RedisStore(Store):
         def send(link: Link, again: bool) -> list[Reply]:
             return self._full_in_place(link, self._ask_all(link, commands)[len(announced) :])
 
-        out: list[list[Word] | StoreFull | ConfigError] = []
-        for (_, jobs, _), reply in zip(calls, self._links.run(send), strict=True):
+        out: list[list[Word] | QueueFull | ConfigError] = []
+        for (queue, jobs, _), reply in zip(calls, self._links.run(send), strict=True):
             try:
-                out.append(reply if isinstance(reply, StoreFull) else _enqueued(jobs, reply))
-            except ConfigError as late:
-                out.append(late)
+                out.append(reply if isinstance(reply, StoreFull) else _enqueued(queue, jobs, reply, max_pending(queue)))
+            except (ConfigError, QueueFull) as refused:
+                out.append(refused)
         self._announced |= dict.fromkeys(announced, time.monotonic())
         return out
 
@@ -414,16 +438,16 @@ class RedisStore(Store):
                     replies[place] = full
         return replies
 
-    def _pack_jobs(self, jobs: Sequence[NewJob], counted: str = "") -> list[Arg]:
+    def _pack_jobs(self, jobs: Sequence[NewJob], max_pending: int = 0, counted: str = "") -> list[Arg]:
         """The arguments of the script behind the number of the call."""
-        argv: list[Arg] = [self._limits.mark_ttl_ms, self._limits.remember_ms, counted]
+        argv: list[Arg] = [self._limits.mark_ttl_ms, self._limits.remember_ms, counted, max_pending]
         for job in jobs:
             options = b""
-            if job.priority or job.delay_ms > 0 or job.fire_ms is not None or job.given:
+            if job.priority or job.delay_ms > 0 or job.fire_ms is not None or job.given or job.batch:
                 when = b"+%d" % job.delay_ms if job.delay_ms > 0 else b"0"
                 if job.fire_ms is not None:
                     when = b"@%d" % max(0, job.fire_ms)
-                options = b"%d %b %d" % (job.priority, when, job.given)
+                options = b"%d %b %d %b" % (job.priority, when, job.given, job.batch.encode())
             argv += (job.id, job.row[1:], options)
         return argv
 
@@ -554,7 +578,8 @@ class RedisStore(Store):
         return Exchange(tuple(words), claimed)
 
     def promote(self, queue: str, limit: int = PROMOTE_LIMIT) -> Promoted:
-        _, moved, first, now = self._move("promote", queue, [limit, self._limits.remember_ms])
+        argv = [limit, self._limits.remember_ms, self._limits.batch_keep_ms]
+        _, moved, first, now = self._move("promote", queue, argv)
         return Promoted(int(moved), int(first) - int(now) / 1000 if first else None)
 
     def seal(self, queue: str, worker: str, expected_ms: int | None = None) -> Sealed:
@@ -591,6 +616,13 @@ class RedisStore(Store):
 
     def resume(self, queue: str) -> None:
         self._turn("resume", queue)
+
+    def begin(self, queue: str, batch: NewBatch) -> Word:
+        argv: list[Arg] = [batch.id, orjson.dumps(batch.name), batch.on_complete, batch.on_success]
+        return _words(self._move("begin", queue, argv))[0]
+
+    def conclude(self, queue: str, batch_id: str) -> Word:
+        return _words(self._move("conclude", queue, [batch_id]))[0]
 
     def _turn(self, name: str, queue: str) -> None:
         """Pauses or resumes. A copy that comes late must not undo what was done since: it carries the turn of then."""
@@ -637,11 +669,12 @@ class RedisStore(Store):
             return []
         workers = self._workers(queue)
         commands: list[tuple[Arg, ...]] = [
-            ("HMGET", self._of(queue, name), *ids) for name in ("rows", "attempts", "notes", "priority", "results")
+            ("HMGET", self._of(queue, name), *ids)
+            for name in ("rows", "attempts", "notes", "priority", "results", "batched")
         ]
         commands += [("ZMSCORE", self._of(queue, name), *ids) for name in ("delayed", "dead", "completed")]
         commands += [("SMISMEMBER", self._of(queue, "active", worker), *ids) for worker in workers]
-        rows, attempts, notes, priority, results, delayed, dead, completed, *active = self._run(*commands)
+        rows, attempts, notes, priority, results, batched, delayed, dead, completed, *active = self._run(*commands)
         jobs = []
         for i, job_id in enumerate(ids):
             if rows[i] is None:
@@ -681,6 +714,9 @@ class RedisStore(Store):
                     cancel=bool(cancel),
                     result=orjson.loads(results[i]) if results[i] else None,
                     max_attempts=row.get("max"),
+                    timeout_ms=row.get("timeout"),
+                    keep_ms=row.get("keep"),
+                    batch=(batched[i] or b"").decode(),
                 )
             )
         return jobs
@@ -740,6 +776,15 @@ class RedisStore(Store):
         ids = [item.decode() for item in flat[::2]]
         more = len(ids) == limit
         return ids, f"{int(float(flat[-1]))}:{ids[-1]}" if more else ""
+
+    def batch(self, queue: str, batch_id: str) -> BatchStats | None:
+        packed = self._run(("HGET", self._of(queue, "batches"), batch_id))[0]
+        return None if packed is None else unpack(batch_id, queue, packed)
+
+    def batches(self, queue: str, *, skip: int = 0, limit: int = 100) -> list[BatchStats]:
+        ids = self._run(("ZRANGE", self._of(queue, "batch_ends"), skip, skip + limit - 1, "REV"))[0]
+        packed = self._run(("HMGET", self._of(queue, "batches"), *ids))[0] if ids else []
+        return [unpack(id.decode(), queue, one) for id, one in zip(ids, packed, strict=True) if one is not None]
 
     def leases(self, queue: str) -> Leases:
         flat, now = self._run(("ZRANGE", self._of(queue, "leases"), 0, -1, "WITHSCORES"), *self._time_commands())[0:2]

@@ -25,6 +25,7 @@ _REST = re.compile(r"^--\s+(?:KEYS\s+)?(\d+)\.\.\s+(\w+)\s+(?:LIST|SET|ZSET|HASH
 QUEUE_KEYS = frozenset(
     {"pending", "prioritized", "delayed", "rows", "attempts", "notes", "priority", "active", "leases", "dead"}
     | {"completed", "results", "mark", "given", "wake", "timer", "meta"}
+    | {"batched", "batches", "batch_ends"}
 )
 
 

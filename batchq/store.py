@@ -33,6 +33,7 @@ from batchq.job import (
     Snoozed,
 )
 from batchq.lifecycle import State, Word
+from batchq.tally import BatchStats, NewBatch
 
 #: The most jobs that one step carries. Twice as many arguments stay under 1000, the safe size of a Lua unpack.
 MAX_JOBS = 480
@@ -50,6 +51,8 @@ class Limits:
     mark_ttl_ms: int = 7 * 86_400_000
     #: How long an id given by a caller is known after the job's end.
     remember_ms: int = 86_400_000
+    #: How long a batch is known after its end.
+    batch_keep_ms: int = 7 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +112,15 @@ class Store(ABC):
     # -- moves ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def enqueue(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None) -> list[Word]:
+    def enqueue(
+        self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None, *, max_pending: int = 0
+    ) -> list[Word]:
         """- -> pending or delayed. OK, KNOWN (the id stands or is remembered: nothing changed) a job; AGAIN for all
         where the mark says that the call was done before. Without a mark a call can't be repeated safely.
 
         More than MAX_JOBS jobs, or MAX_BYTES of rows, do not fit one mark: ValueError where a mark is given.
+        With `max_pending` QueueFull is raised, nothing changed and the mark not set, where more would be pending then;
+        a step that alone is larger is taken by an empty queue. ConfigError for a batch that takes no more jobs.
         """
 
     @abstractmethod
@@ -212,6 +219,16 @@ class Store(ABC):
     def resume(self, queue: str) -> None:
         """Claims go on; pushes a wake-up."""
 
+    @abstractmethod
+    def begin(self, queue: str, batch: NewBatch) -> Word:
+        """A batch begins: enqueue takes jobs into it until it has ended. OK; KNOWN: it stands already."""
+
+    @abstractmethod
+    def conclude(self, queue: str, batch_id: str) -> Word:
+        """Nothing more comes into the batch but by its own jobs. When nothing is pending in it (at once, where that is
+        so already) `on_complete` is enqueued, and `on_success` where all are completed: in the same step, each once,
+        as `<id>.complete` and `<id>.success` at the tail. OK, UNKNOWN. Repeating it changes nothing."""
+
     # -- reads ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -231,6 +248,14 @@ class Store(ABC):
         """A page of a state's list: pending in claim order, delayed by fire-time, dead by time of death, completed by
         the end of its retention, active by worker. While jobs move, one may be seen twice, none of those that stay
         is missed. Raises ConfigError for a cursor that is none of this store's."""
+
+    @abstractmethod
+    def batch(self, queue: str, batch_id: str) -> BatchStats | None:
+        """One batch at one instant, or None."""
+
+    @abstractmethod
+    def batches(self, queue: str, *, skip: int = 0, limit: int = 100) -> list[BatchStats]:
+        """Those that have not ended, then by their end, the latest first. While some end, one may be missed."""
 
     @abstractmethod
     def leases(self, queue: str) -> Leases:

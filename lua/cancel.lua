@@ -11,13 +11,19 @@
 --       9 dead         ZSET    ids -> time of death, ms
 --      10 completed    ZSET    kept jobs -> end of their retention, ms
 --      11 meta         HASH    totals; `marks`: how many active jobs carry a mark
+--      12 wake         LIST    hints
+--      13 batched      HASH    id -> the batch it is in, where it is in one
+--      14 batches      HASH    id -> counts, name and callbacks of a batch
+--      15 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 -- ARGV  1.. id
 --
 -- Returns a word a job: cancelled | marked | finished | unknown
 --! include clock
 --! include whole
+--! include hint
 --! include note
 --! include ends
+--! include batch
 local rows, attempts, notes, priority, given = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local pending, prioritized, delayed, dead, completed, meta = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 
@@ -48,5 +54,13 @@ for n, id in ipairs(ARGV) do
     end
   end
 end
-if #gone > 0 then redis.call('HINCRBY', meta, 'cancelled', #gone) end
+if #gone > 0 then
+  redis.call('HINCRBY', meta, 'cancelled', #gone)
+  if any_batched(meta) then
+    local k = {
+      rows = rows, pending = pending, meta = meta, wake = KEYS[12], batched = KEYS[13], batches = KEYS[14], batch_ends = KEYS[15],
+    }
+    in_batches(k, gone, false, 'cancelled', true, clock())
+  end
+end
 return words

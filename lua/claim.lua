@@ -11,6 +11,9 @@
 --       9 leases       ZSET    worker -> end of its lease, ms; 0: sealed
 --      10 meta         HASH    totals, paused
 --      11 wake         LIST    hints
+--      12 batched      HASH    id -> the batch it is in, where it is in one
+--      13 batches      HASH    id -> counts, name and callbacks of a batch
+--      14 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 -- ARGV  1 worker
 --       2 want         how many at most
 --       3 held         how many claims the worker believes it has
@@ -21,7 +24,8 @@
 --! include hint
 --! include ready
 --! include promote
-local pending, prioritized, delayed, rows, attempts, notes, priority, active, leases, meta, wake = unpack(KEYS)
+--! include batch
+local pending, prioritized, delayed, rows, attempts, notes, priority, active, leases, meta, wake = unpack(KEYS, 1, 11)
 local worker, want, held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 -- check
@@ -84,6 +88,12 @@ if #gone > 0 then
   redis.call('HDEL', notes, unpack(gone))
   redis.call('HDEL', priority, unpack(gone))
   redis.call('HINCRBY', meta, 'dropped', #gone)
+  if any_batched(meta) then
+    local k = {
+      rows = rows, pending = pending, meta = meta, wake = wake, batched = KEYS[12], batches = KEYS[13], batch_ends = KEYS[14],
+    }
+    in_batches(k, gone, false, 'cancelled', true, clock())
+  end
 end
 -- Wake-ups chain: one hint wakes one worker, and what it leaves wakes the next.
 if anything_ready(pending, prioritized) then hint(wake, 8) end

@@ -10,20 +10,27 @@
 --       8 meta         HASH    totals
 --       9 wake         LIST    hints
 --      10 timer        LIST    hints
+--      11 batched      HASH    id -> the batch it is in, where it is in one
+--      12 batches      HASH    id -> counts, name and callbacks of a batch
+--      13 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 -- ARGV  1 call         number of this call on its lane
 --       2 mark_ttl     ms that the mark is known
 --       3 remember     ms that a given id is known after the job's end
 --       4 counted      '' or forwarded: a total that grows beside `enqueued`
---       5.. id, row without its first brace, options: '' or '<priority> <when> <given 0|1>'
+--       5 most         0, or how many may be pending for this call to be taken
+--       6.. id, row without its first brace, options: '' or '<priority> <when> <given 0|1>[ <batch>]'
 --           when: 0 now, +<delay ms>, @<fire ms>
 --
--- Returns again | late, place of a job whose fire-time is past the latest | ok, places of the jobs whose id is known (1 is the first)
+-- Returns again | late, place of a job whose fire-time is past the latest | full, how many are pending |
+--   over, a batch that has ended or is not known | ok, places of the jobs whose id is known (1 is the first)
 --! include clock
 --! include whole
 --! include hint
 --! include ready
 --! include delay
-local rows, pending, prioritized, delayed, priority, given, mark, meta, wake, timer = unpack(KEYS)
+--! include batch
+local rows, pending, prioritized, delayed, priority, given, mark, meta, wake, timer = unpack(KEYS, 1, 10)
+local batched, batches, batch_ends = KEYS[11], KEYS[12], KEYS[13]
 
 -- check
 local done = redis.call('GET', mark)
@@ -31,16 +38,16 @@ if done and tonumber(done) >= tonumber(ARGV[1]) then return {'again'} end
 local us, remember = clock(), tonumber(ARGV[3])
 local now = due_ms(us)
 local ids = {}
-for i = 5, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
+for i = 6, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
 local known = redis.call('HMGET', rows, unpack(ids))
 local answer, fields, plain, later, named, seen = {'ok'}, {}, {}, {}, {}, {}
 local stamp = '{"t":' .. whole(now) .. ','
-local fresh = 0
+local fresh, joins = 0, false
 for n, id in ipairs(ids) do
-  local at = 2 + n * 3
+  local at = 3 + n * 3
   local row, options = ARGV[at + 1], ARGV[at + 2]
-  local level, when, from_caller = '0', '0', '0'
-  if options ~= '' then level, when, from_caller = string.match(options, '^(%S+) (%S+) (%S+)$') end
+  local level, when, from_caller, batch = '0', '0', '0', ''
+  if options ~= '' then level, when, from_caller, batch = string.match(options, '^(%S+) (%S+) (%S+) ?(%S*)$') end
   local is_known = known[n] or seen[id]
   if not is_known and from_caller == '1' then
     local ended = redis.call('ZSCORE', given, id)
@@ -69,7 +76,27 @@ for n, id in ipairs(ids) do
       plain[#plain + 1] = id
     end
     named[#named + 1] = {id, level, from_caller}
+    if batch ~= '' then
+      joins = joins or {}
+      joins[batch] = joins[batch] or {}
+      local ids_of = joins[batch]
+      ids_of[#ids_of + 1] = id
+    end
   end
+end
+
+local most = tonumber(ARGV[5])
+if most > 0 and #plain > 0 then
+  local stand = redis.call('LLEN', pending) + redis.call('ZCARD', prioritized)
+  -- A call that is larger than the limit must find the queue empty.
+  if stand > 0 and stand + #plain > most then return {'full', stand} end
+end
+local joined = {}
+for batch in pairs(joins or {}) do
+  local text = redis.call('HGET', batches, batch)
+  local b = text and read_batch(text)
+  if not b or (b.closed == 1 and b.ended ~= UNENDED) then return {'over', batch} end
+  joined[batch] = b
 end
 
 -- apply
@@ -80,6 +107,17 @@ for _, job in ipairs(named) do
   if job[2] ~= '0' then redis.call('HSET', priority, job[1], job[2]) end
   -- The end of time: as long as the job lives, its row makes it known.
   if job[3] == '1' then redis.call('ZADD', given, '9007199254740991', job[1]) end
+end
+for batch, b in pairs(joined) do
+  local k, pairs_of = {batches = batches, batch_ends = batch_ends}, {}
+  for _, id in ipairs(joins[batch]) do
+    pairs_of[#pairs_of + 1] = id
+    pairs_of[#pairs_of + 1] = batch
+  end
+  redis.call('HSET', batched, unpack(pairs_of))
+  redis.call('HINCRBY', meta, 'batched', #joins[batch])
+  b.total = b.total + #joins[batch]
+  save_batch(k, batch, b, us)
 end
 if #plain > 0 then
   ready(pending, prioritized, priority, meta, plain)

@@ -7,8 +7,11 @@
 --       5 given        ZSET    ids given by callers -> their end
 --       6 meta         HASH    totals
 --       7 wake         LIST    hints
+--       8 batches      HASH    id -> counts, name and callbacks of a batch
+--       9 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 -- ARGV  1 limit        how many at most
 --       2 remember     ms that a given id is known after the job's end
+--       3 batch_keep   ms that a batch is known after its end
 --
 -- Returns ok, how many moved, the next fire-time in ms or '', the server's now in us
 --! include clock
@@ -17,10 +20,15 @@
 --! include ready
 --! include delay
 --! include promote
-local delayed, pending, prioritized, priority, given, meta, wake = unpack(KEYS)
+local delayed, pending, prioritized, priority, given, meta, wake, batches, batch_ends = unpack(KEYS)
 
 local us = clock()
 redis.call('ZREMRANGEBYSCORE', given, '-inf', whole(due_ms(us) - tonumber(ARGV[2])))
+local over = redis.call('ZRANGEBYSCORE', batch_ends, '-inf', whole(due_ms(us) - tonumber(ARGV[3])), 'LIMIT', 0, 100)
+if #over > 0 then
+  redis.call('ZREM', batch_ends, unpack(over))
+  redis.call('HDEL', batches, unpack(over))
+end
 local moved = promote(delayed, pending, prioritized, priority, meta, us, tonumber(ARGV[1]))
 -- Also mends a hint that was lost with the worker that took it.
 if anything_ready(pending, prioritized) then hint(wake, 1) end

@@ -12,13 +12,19 @@
 --      10 dead         ZSET    ids -> time of death, ms
 --      11 completed    ZSET    kept jobs -> end of their retention, ms
 --      12 meta         HASH    totals
+--      13 wake         LIST    hints
+--      14 batched      HASH    id -> the batch it is in, where it is in one
+--      15 batches      HASH    id -> counts, name and callbacks of a batch
+--      16 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 -- ARGV  1 state        pending | delayed | dead | completed
 --       2.. id
 --
 -- Returns how many were removed
 --! include clock
 --! include whole
+--! include hint
 --! include ends
+--! include batch
 local rows, attempts, notes, priority, given, results = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local pending, prioritized, meta = KEYS[7], KEYS[8], KEYS[12]
 local sets = {delayed = KEYS[9], dead = KEYS[10], completed = KEYS[11]}
@@ -39,6 +45,14 @@ for n = 2, #ARGV do
 end
 if #gone == 0 then return 0 end
 redis.call('HDEL', results, unpack(gone))
-forget(rows, attempts, notes, priority, given, gone, clock())
-if state == 'pending' or state == 'delayed' then redis.call('HINCRBY', meta, 'purged', #gone) end
+local us, unfinished = clock(), state == 'pending' or state == 'delayed'
+forget(rows, attempts, notes, priority, given, gone, us)
+if any_batched(meta) then
+  local k = {
+    rows = rows, pending = pending, meta = meta, wake = KEYS[13], batched = KEYS[14], batches = KEYS[15], batch_ends = KEYS[16],
+  }
+  -- What had ended is counted already.
+  in_batches(k, gone, false, unfinished and 'cancelled', true, us)
+end
+if unfinished then redis.call('HINCRBY', meta, 'purged', #gone) end
 return #gone

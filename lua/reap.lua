@@ -15,6 +15,9 @@
 --      12 pending      LIST    ids, first come first served
 --      13 prioritized  ZSET    ids with a priority
 --      14 wake         LIST    hints
+--      15 batched      HASH    id -> the batch it is in, where it is in one
+--      16 batches      HASH    id -> counts, name and callbacks of a batch
+--      17 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 -- ARGV  1 worker
 --       2.. id, token, delay ms, max_lost, error
 --
@@ -27,12 +30,14 @@
 --! include ready
 --! include delay
 --! include ends
+--! include batch
 --! include failed
 local k = {
   active = KEYS[1], attempts = KEYS[2], rows = KEYS[3], notes = KEYS[4], priority = KEYS[5], given = KEYS[6],
-  delayed = KEYS[7], dead = KEYS[8], meta = KEYS[9],
+  delayed = KEYS[7], dead = KEYS[8], meta = KEYS[9], pending = KEYS[12], wake = KEYS[14], batched = KEYS[15],
+  batches = KEYS[16], batch_ends = KEYS[17],
 }
-local timer, leases, pending, prioritized, wake = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local timer, leases, prioritized = KEYS[10], KEYS[11], KEYS[13]
 
 local stands = redis.call('ZSCORE', leases, ARGV[1])
 if not stands or tonumber(stands) ~= 0 then return -1 end
@@ -41,7 +46,7 @@ if #ARGV > 1 then
   local words, current, taken = fence(k.active, k.attempts, k.meta, '1', 2, 5)
   local us = clock()
   local places, notes = uncancelled(k, words, current, taken, us)
-  local before = earliest(k.delayed)
+  local before, died = earliest(k.delayed), {}
   for i, n in ipairs(places) do
     local at, note = n * 5 - 3, notes[i]
     note.lost = note.lost + 1
@@ -49,14 +54,16 @@ if #ARGV > 1 then
     add_error(note, ARGV[at + 4])
     if note.lost >= tonumber(ARGV[at + 3]) then
       to_dead(k, ARGV[at], note, 'poison', us)
+      died[#died + 1] = ARGV[at]
     else
       to_delayed(k, ARGV[at], note, tonumber(ARGV[at + 2]), us)
     end
   end
+  all_dead(k, died, us)
   if #places > 0 then redis.call('HINCRBY', k.meta, 'lost', #places) end
   if earliest(k.delayed) ~= before then hint(timer, 1) end
 end
 local left = redis.call('SCARD', k.active)
 if left == 0 then redis.call('ZREM', leases, ARGV[1]) end
-if anything_ready(pending, prioritized) then hint(wake, 8) end
+if anything_ready(k.pending, prioritized) then hint(k.wake, 8) end
 return left

@@ -10,6 +10,9 @@
 --       8 prioritized  ZSET    ids with a priority
 --       9 meta         HASH    totals
 --      10 wake         LIST    hints
+--      11 batched      HASH    id -> the batch it is in, where it is in one
+--      12 batches      HASH    id -> counts, name and callbacks of a batch
+--      13 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 -- ARGV  1 again        1 when this call is sent a second time
 --       2.. id, token, error of an interrupted run or ''
 --
@@ -22,12 +25,13 @@
 --! include ready
 --! include delay
 --! include ends
+--! include batch
 --! include failed
 local k = {
   active = KEYS[1], attempts = KEYS[2], rows = KEYS[3], notes = KEYS[4], priority = KEYS[5], given = KEYS[6],
-  meta = KEYS[9],
+  pending = KEYS[7], meta = KEYS[9], wake = KEYS[10], batched = KEYS[11], batches = KEYS[12], batch_ends = KEYS[13],
 }
-local pending, prioritized, wake = KEYS[7], KEYS[8], KEYS[10]
+local prioritized = KEYS[8]
 
 local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 3)
 local us = clock()
@@ -43,7 +47,7 @@ for i, n in ipairs(places) do
   fields[#fields + 1] = write_note(note)
 end
 redis.call('HSET', k.notes, unpack(fields))
-ready_first(pending, prioritized, k.priority, k.meta, ids)
+ready_first(k.pending, prioritized, k.priority, k.meta, ids)
 redis.call('HINCRBY', k.meta, 'released', #places)
-hint(wake, 8)
+hint(k.wake, 8)
 return words

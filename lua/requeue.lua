@@ -11,35 +11,53 @@
 --       9 results      HASH    id -> what the handler returned
 --      10 meta         HASH    totals
 --      11 wake         LIST    hints
+--      12 batched      HASH    id -> the batch it is in, where it is in one
+--      13 batches      HASH    id -> counts, name and callbacks of a batch
+--      14 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 -- ARGV  1.. id
 --
 -- Returns a word a job: ok | refused | unknown
 --! include clock
+--! include whole
 --! include hint
 --! include note
 --! include ready
+--! include batch
 local rows, attempts, notes, priority, pending, prioritized = unpack(KEYS, 1, 6)
 local dead, completed, results, meta, wake = unpack(KEYS, 7, 11)
 
-local now = due_ms(clock())
-local words, back = {}, {}
+local us = clock()
+local now = due_ms(us)
+local words, back, died, done, lost = {}, {}, {}, {}, {}
 for n, id in ipairs(ARGV) do
-  if redis.call('ZREM', dead, id) + redis.call('ZREM', completed, id) == 0 then
+  local was_dead = redis.call('ZREM', dead, id) == 1
+  if not was_dead and redis.call('ZREM', completed, id) == 0 then
     words[n] = redis.call('HEXISTS', rows, id) == 1 and 'refused' or 'unknown'
   elseif redis.call('HEXISTS', rows, id) == 0 then
     -- A dead one whose row is gone (eviction, a hand at work): there is nothing to run.
     words[n] = 'unknown'
     redis.call('HDEL', notes, id)
     redis.call('HDEL', attempts, id)
+    lost[#lost + 1] = id
   else
     words[n] = 'ok'
     back[#back + 1] = id
+    local ended = was_dead and died or done
+    ended[#ended + 1] = id
     local note = read_note(redis.call('HGET', notes, id))
     note.forgiven = tonumber(redis.call('HGET', attempts, id) or 0)
     note.crashes, note.lost, note.cancel, note.since, note.reason = 0, 0, 0, now, '-'
     redis.call('HDEL', results, id)
     redis.call('HSET', notes, id, write_note(note))
   end
+end
+if any_batched(meta) then
+  local k = {
+    rows = rows, pending = pending, meta = meta, wake = wake, batched = KEYS[12], batches = KEYS[13], batch_ends = KEYS[14],
+  }
+  in_batches(k, died, 'dead', false, false, us)
+  in_batches(k, done, 'completed', false, false, us)
+  in_batches(k, lost, false, false, true, us)
 end
 if #back > 0 then
   ready(pending, prioritized, priority, meta, back)

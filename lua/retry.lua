@@ -13,6 +13,9 @@
 --      11 pending      LIST    ids, first come first served
 --      12 prioritized  ZSET    ids with a priority
 --      13 wake         LIST    hints
+--      14 batched      HASH    id -> the batch it is in, where it is in one
+--      15 batches      HASH    id -> counts, name and callbacks of a batch
+--      16 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 -- ARGV  1 again        1 when this call is sent a second time
 --       2.. id, token, delay ms, max_attempts, cause (failed | crashed | timed_out), max_crashes, error
 --
@@ -27,18 +30,20 @@
 --! include delay
 --! include promote
 --! include ends
+--! include batch
 --! include failed
 local k = {
   active = KEYS[1], attempts = KEYS[2], rows = KEYS[3], notes = KEYS[4], priority = KEYS[5], given = KEYS[6],
-  delayed = KEYS[7], dead = KEYS[8], meta = KEYS[9], timer = KEYS[10],
+  delayed = KEYS[7], dead = KEYS[8], meta = KEYS[9], timer = KEYS[10], pending = KEYS[11],
+  wake = KEYS[13], batched = KEYS[14], batches = KEYS[15], batch_ends = KEYS[16],
 }
-local pending, prioritized, wake = KEYS[11], KEYS[12], KEYS[13]
+local prioritized = KEYS[12]
 
 local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 7)
 local us = clock()
 local places, notes = uncancelled(k, words, current, taken, us)
 local totals = {retried = 0, crashed = 0, timed_out = 0}
-local before = earliest(k.delayed)
+local before, died = earliest(k.delayed), {}
 for i, n in ipairs(places) do
   local at, note = n * 7 - 5, notes[i]
   local id, token, ms, most = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
@@ -55,13 +60,15 @@ for i, n in ipairs(places) do
   if reason then
     words[n] = 'dead'
     to_dead(k, id, note, reason, us)
+    died[#died + 1] = id
   else
     totals.retried = totals.retried + 1
     to_delayed(k, id, note, ms, us)
   end
 end
+all_dead(k, died, us)
 count(k.meta, totals)
 if earliest(k.delayed) ~= before then hint(k.timer, 1) end
 -- A busy queue promotes itself.
-if promote(k.delayed, pending, prioritized, k.priority, k.meta, us, 100) > 0 then hint(wake, 8) end
+if promote(k.delayed, k.pending, prioritized, k.priority, k.meta, us, 100) > 0 then hint(k.wake, 8) end
 return words

@@ -9,6 +9,11 @@
 --       7 delayed      ZSET    fire-time and sequence
 --       8 meta         HASH    totals
 --       9 timer        LIST    hints
+--      10 pending      LIST    ids, first come first served
+--      11 wake         LIST    hints
+--      12 batched      HASH    id -> the batch it is in, where it is in one
+--      13 batches      HASH    id -> counts, name and callbacks of a batch
+--      14 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 -- ARGV  1 again        1 when this call is sent a second time
 --       2.. id, token, delay ms
 --
@@ -20,10 +25,12 @@
 --! include fence
 --! include delay
 --! include ends
+--! include batch
 --! include failed
 local k = {
   active = KEYS[1], attempts = KEYS[2], rows = KEYS[3], notes = KEYS[4], priority = KEYS[5], given = KEYS[6],
-  delayed = KEYS[7], meta = KEYS[8],
+  delayed = KEYS[7], meta = KEYS[8], pending = KEYS[10], wake = KEYS[11], batched = KEYS[12], batches = KEYS[13],
+  batch_ends = KEYS[14],
 }
 local timer = KEYS[9]
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from batchq.clock import MAX_FIRE_MS, fire_ms
-from batchq.errors import ConfigError
+from batchq.errors import ConfigError, QueueFull
 from batchq.job import Mark, NewJob, stamp_row
 from batchq.lifecycle import Word
+from batchq.spool import batches
 from batchq.spool.ledger import Book
 from batchq.spool.rows import earliest
 from batchq.spool.schema import sql
 from batchq.store import MAX_BYTES, MAX_JOBS, Limits
+from batchq.tally import full
 
 #: What one transaction carries where no mark limits it: about 15 ms of the gate.
 _STEP_JOBS = 1000
@@ -24,7 +26,7 @@ _MARK = sql(
 )
 _TOP = sql("SELECT max(seq) FROM job")
 _INSERT = sql(
-    "INSERT INTO job(queue,id,state,rank,place,at,given,row) SELECT ?1,?2,?3,?4,?5,?6,?7,?8 "
+    "INSERT INTO job(queue,id,state,rank,place,at,given,row,batch) SELECT ?1,?2,?3,?4,?5,?6,?7,?8,?10 "
     "WHERE NOT EXISTS(SELECT 1 FROM gone WHERE queue=?1 AND id=?2 AND until>?9) ON CONFLICT DO NOTHING"
 )
 _FRESH = sql("SELECT id,state FROM job WHERE seq>?")
@@ -50,8 +52,11 @@ def steps(jobs: Sequence[NewJob], mark: Mark | None) -> Iterator[Sequence[NewJob
     yield jobs[begin:]
 
 
-def enqueue(book: Book, jobs: Sequence[NewJob], mark: Mark | None, limits: Limits) -> list[Word]:
-    """Raises ConfigError for a fire-time beyond the last one, before anything is written."""
+def enqueue(
+    book: Book, jobs: Sequence[NewJob], mark: Mark | None, limits: Limits, *, max_pending: int = 0
+) -> list[Word]:
+    """Raises ConfigError for a fire-time beyond the last one and for a batch that takes no jobs, and QueueFull. The
+    transaction is to be given up then."""
     fires = [_fire_of(job, book.now_us) for job in jobs]
     if mark is not None and not set_mark(book, mark, limits.mark_ttl_ms):
         return [Word.AGAIN] * len(jobs)
@@ -65,9 +70,10 @@ def enqueue(book: Book, jobs: Sequence[NewJob], mark: Mark | None, limits: Limit
         if fire > now:
             delayed += 1
             first_fire = min(first_fire or fire, fire)
-            rows.append((queue, job.id, 1, -job.priority, place, fire, job.given, stamp_row(job.row, now, fire), now))
+            state, at, row = 1, fire, stamp_row(job.row, now, fire)
         else:
-            rows.append((queue, job.id, 0, -job.priority, place, now, job.given, stamp_row(job.row, now, None), now))
+            state, at, row = 0, now, stamp_row(job.row, now, None)
+        rows.append((queue, job.id, state, -job.priority, place, at, job.given, row, now, job.batch or None))
     if delayed and book.n["n_delayed"]:
         before = earliest(book)
     [[top]] = book.db.execute(_TOP)
@@ -80,6 +86,15 @@ def enqueue(book: Book, jobs: Sequence[NewJob], mark: Mark | None, limits: Limit
         delayed = sum(states.values())
         # Of an id that stands twice in a call the first is taken.
         words = [Word.KNOWN if states.pop(job.id, None) is None else Word.OK for job in jobs]
+    stand = book.n["n_pending"]
+    if max_pending and fresh > delayed and stand and stand + fresh - delayed > max_pending:
+        raise QueueFull(full(queue, stand, max_pending))
+    joining = [job.batch for job, word in zip(jobs, words, strict=True) if job.batch and word is Word.OK]
+    if joining:
+        batches.check(book, set(joining))
+        for batch in joining:
+            batches.count(book, batch, "", "total")
+        batches.write(book)
     book.n["enqueued"] += fresh
     book.n["n_delayed"] += delayed
     book.n["n_pending"] += fresh - delayed

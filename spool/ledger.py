@@ -21,7 +21,7 @@ from batchq.clock import Clock
 from batchq.errors import InternalError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable, StoreVersion
 from batchq.spool import fs, wake
 from batchq.spool.layout import Layout, prepare
-from batchq.spool.schema import APPLICATION_ID, SCHEMA, TALLY, USER_VERSION, sql
+from batchq.spool.schema import APPLICATION_ID, MIGRATIONS, SCHEMA, TALLY, USER_VERSION, sql
 
 Durability = Literal["power", "strict", "process"]
 Row = tuple[Any, ...]
@@ -62,7 +62,7 @@ class Book:
     `n` holds the columns of the tally; moves count there, and commit writes it back once.
     """
 
-    __slots__ = ("_was", "db", "n", "now", "now_us", "queue", "ready", "timer")
+    __slots__ = ("_was", "batched", "db", "n", "now", "now_us", "queue", "ready", "timer")
 
     def __init__(self, db: sqlite3.Connection, queue: str, now_us: int) -> None:
         self.db = db
@@ -76,6 +76,8 @@ class Book:
             row = (0,) * len(TALLY)
         self._was = row
         self.n: dict[str, int] = dict(zip(TALLY, row, strict=True))
+        #: Jobs of batches that the move under way has counted: batch, out of which column, into which.
+        self.batched: list[tuple[str, str, str]] = []
         #: Work became ready, or is left: rouse a worker.
         self.ready = False
         #: The earliest fire-time changed: rouse the masters.
@@ -374,8 +376,11 @@ def _connect(layout: Layout) -> sqlite3.Connection:
         if sys.platform == "darwin":
             db.execute("PRAGMA fullfsync=1")
             db.execute("PRAGMA checkpoint_fullfsync=1")
-        if not db.execute("PRAGMA user_version").fetchone()[0]:
+        [[version]] = db.execute("PRAGMA user_version")
+        if not version:
             _create(db)
+        elif version < USER_VERSION:
+            _migrate(db, version)
     except BaseException as error:
         if db is not None:
             db.close()
@@ -397,7 +402,7 @@ def _check_whose(db: sqlite3.Connection, layout: Layout) -> None:
         raise StoreCorrupt(
             f"spool: {layout.db}: is a database, but not batchq's; give the spool a directory of its own"
         )
-    if version != USER_VERSION:
+    if version > USER_VERSION:
         raise StoreVersion(
             f"spool: {layout.db}: has schema {version}, this batchq writes schema {USER_VERSION}; "
             "use the batchq that wrote it, or a new directory"
@@ -409,6 +414,16 @@ def _create(db: sqlite3.Connection) -> None:
     for statement in SCHEMA:
         db.execute(statement)
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version={USER_VERSION}")
+    db.execute("COMMIT")
+
+
+def _migrate(db: sqlite3.Connection, version: int) -> None:
+    """An older schema is brought to this one in place, whole or not at all."""
+    db.execute("BEGIN IMMEDIATE")
+    for older in range(version, USER_VERSION):
+        for statement in MIGRATIONS[older]:
+            db.execute(statement)
     db.execute(f"PRAGMA user_version={USER_VERSION}")
     db.execute("COMMIT")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batchq.lifecycle import State, Word
+from batchq.spool import batches
 from batchq.spool.ledger import Book
 from batchq.spool.rows import COLUMNS, Puts, Standing, note, remove
 from batchq.spool.schema import COUNTS, STATE_OF, sql
@@ -23,7 +24,9 @@ def _find(book: Book, job_id: str) -> tuple[State, Standing] | None:
 
 
 def cancel(book: Book, ids: Sequence[str], limits: Limits) -> list[Word]:
-    return [_cancel(book, job_id, limits) for job_id in ids]
+    words = [_cancel(book, job_id, limits) for job_id in ids]
+    batches.write(book)
+    return words
 
 
 def _cancel(book: Book, job_id: str, limits: Limits) -> Word:
@@ -37,6 +40,7 @@ def _cancel(book: Book, job_id: str, limits: Limits) -> Word:
             remove(book, [standing], limits.remember_ms)
             book.n[COUNTS[state]] -= 1
             book.n["cancelled"] += 1
+            batches.count(book, standing.batch, "", "cancelled")
             return Word.CANCELLED
         case _:
             return Word.FINISHED
@@ -60,8 +64,10 @@ def requeue(book: Book, ids: Sequence[str]) -> list[Word]:
         puts.pending(standing._replace(forgiven=standing.attempts, crashes=0, lost=0), note(book, standing))
         book.n[COUNTS[state]] -= 1
         book.n["requeued"] += 1
+        batches.count(book, standing.batch, state.value, "")
         words.append(Word.OK)
     puts.write()
+    batches.write(book)
     return words
 
 
@@ -77,6 +83,9 @@ def purge(book: Book, state: State, ids: Sequence[str], limits: Limits) -> int:
     book.n[COUNTS[state]] -= len(found)
     if state in (State.PENDING, State.DELAYED):
         book.n["purged"] += len(found)
+        for standing in found.values():
+            batches.count(book, standing.batch, "", "cancelled")
+        batches.write(book)
     return len(found)
 
 

@@ -14,7 +14,7 @@ from batchq.spool.ledger import TALLY_OF, Ledger
 from batchq.spool.schema import COUNTS, STATE_OF, TALLY, sql
 
 _JOB = (
-    "seq,id,state,rank,place,at,attempts,forgiven,crashes,lost,cancel,owner,row,"
+    "seq,id,state,rank,place,at,attempts,forgiven,crashes,lost,cancel,owner,row,batch,"
     "CASE WHEN noted THEN (SELECT reason FROM note WHERE note.seq=job.seq) END,"
     "CASE WHEN noted THEN (SELECT errors FROM note WHERE note.seq=job.seq) END,"
     "CASE WHEN noted THEN (SELECT result FROM note WHERE note.seq=job.seq) END"
@@ -123,9 +123,8 @@ def _refuse(cursor: str, state: State) -> NoReturn:
 
 
 def _job(queue: str, columns: tuple[Any, ...]) -> Job:
-    _, job_id, state, rank, _, at, attempts, forgiven, crashes, lost, cancel, owner, raw, reason, errors, result = (
-        columns
-    )
+    _, job_id, state, rank, _, at, attempts, forgiven, crashes, lost, cancel, owner, raw, batch, *told = columns
+    reason, errors, result = told
     try:
         row = orjson.loads(raw)
         entries = tuple(orjson.loads(line) for line in (errors or b"").split(b"\n") if line)
@@ -150,6 +149,9 @@ def _job(queue: str, columns: tuple[Any, ...]) -> Job:
             cancel=bool(cancel),
             result=value,
             max_attempts=row.get("max"),
+            timeout_ms=row.get("timeout"),
+            keep_ms=row.get("keep"),
+            batch=batch or "",
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise StoreCorrupt(

@@ -26,6 +26,8 @@ class Standing(NamedTuple):
     noted: int
     rank: int
     place: int
+    #: The batch that it is in.
+    batch: str | None
 
     def claim(self, queue: str, row: bytes = b"") -> Claim:
         return Claim(queue, self.id, self.attempts, row, self.forgiven, self.crashes, self.lost)

@@ -8,8 +8,8 @@ from batchq.lifecycle import TOTALS, State
 
 #: "bqsp": SQLite's file header tells whose database this is.
 APPLICATION_ID: Final = 0x62717370
-#: The number of the schema. A newer one is refused, an older one would be migrated.
-USER_VERSION: Final = 1
+#: The number of the schema. A newer one is refused, an older one is migrated.
+USER_VERSION: Final = 2
 
 #: States as they stand in the table. SQL texts carry the literal: a partial index is not used for a parameter.
 STATE: Final = {State.PENDING: 0, State.DELAYED: 1, State.ACTIVE: 2, State.DEAD: 3, State.COMPLETED: 4}
@@ -25,6 +25,14 @@ COUNTS: Final = {
 }
 #: The columns of the tally that a move may change. `tail` and `head` are the last places given out at either end.
 TALLY: Final = ("paused", "tail", "head", *COUNTS.values(), *TOTALS)
+
+_BATCH = """CREATE TABLE batch(
+ queue TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, on_complete BLOB NOT NULL, on_success BLOB NOT NULL,
+ total INTEGER NOT NULL DEFAULT 0, completed INTEGER NOT NULL DEFAULT 0, dead INTEGER NOT NULL DEFAULT 0,
+ cancelled INTEGER NOT NULL DEFAULT 0, closed INTEGER NOT NULL DEFAULT 0, told_complete INTEGER NOT NULL DEFAULT 0,
+ told_success INTEGER NOT NULL DEFAULT 0, began INTEGER NOT NULL, ended INTEGER NOT NULL,
+ PRIMARY KEY(queue, id)) WITHOUT ROWID"""
+_BATCH_ENDS = "CREATE INDEX batch_ended ON batch(queue, ended, id)"
 
 SCHEMA: Final = (
     """CREATE TABLE job(
@@ -43,7 +51,8 @@ SCHEMA: Final = (
  given INTEGER NOT NULL DEFAULT 0,
  noted INTEGER NOT NULL DEFAULT 0,
  owner TEXT,
- row BLOB NOT NULL)""",
+ row BLOB NOT NULL,
+ batch TEXT)""",
     "CREATE UNIQUE INDEX job_id ON job(queue, id)",
     "CREATE INDEX job_pending ON job(queue, rank, place) WHERE state=0",
     "CREATE INDEX job_delayed ON job(queue, at, place) WHERE state=1",
@@ -68,8 +77,13 @@ SCHEMA: Final = (
  queue TEXT NOT NULL, id TEXT NOT NULL, until INTEGER NOT NULL,
  PRIMARY KEY(queue, id)) WITHOUT ROWID""",
     "CREATE INDEX gone_until ON gone(queue, until)",
+    _BATCH,
+    _BATCH_ENDS,
     "CREATE TABLE master(id TEXT PRIMARY KEY, until INTEGER NOT NULL, status BLOB NOT NULL) WITHOUT ROWID",
 )
+
+#: What brings a schema to the next one, by the number that it has. Under the gate, in one transaction.
+MIGRATIONS: Final = {1: ("ALTER TABLE job ADD COLUMN batch TEXT", _BATCH, _BATCH_ENDS)}
 
 #: Every statement that the engine sends, in the order of import. A test asks SQLite for the plan of each.
 STATEMENTS: Final[list[str]] = []

@@ -10,6 +10,7 @@ from typing import Any
 
 from batchq.job import SNOOZE_MIN_MS, Buried, Completed, Lost, Outcome, Released, Retried, Snoozed
 from batchq.lifecycle import Word
+from batchq.spool import batches
 from batchq.spool.ledger import Book
 from batchq.spool.rows import Puts, Standing, held, lease_of, note, remember, remove
 from batchq.spool.schema import sql
@@ -35,6 +36,12 @@ class Settling:
         if self.back:
             self.puts.heads(self.back)
         self.puts.write()
+        batches.write(self.book)
+
+    def dead(self, standing: Standing, noted: int) -> None:
+        """To the morgue."""
+        batches.count(self.book, standing.batch, "", "dead")
+        self.puts.dead(standing, noted)
 
 
 def settle(
@@ -63,6 +70,7 @@ def settle(
 
 def complete(to: Settling, standing: Standing, outcome: Completed) -> Word:
     to.n["completed"] += 1
+    batches.count(to.book, standing.batch, "", "completed")
     if outcome.keep_ms <= 0:
         to.gone.append(standing)
         return Word.OK
@@ -87,7 +95,7 @@ def retry(to: Settling, standing: Standing, outcome: Retried) -> Word:
         reason = "poison"
     noted = note(to.book, standing, error=outcome.error, reason=reason)
     if reason:
-        to.puts.dead(standing, noted)
+        to.dead(standing, noted)
         return Word.DEAD
     to.n["retried"] += 1
     to.puts.delayed(standing, outcome.delay_ms, noted)
@@ -97,7 +105,7 @@ def retry(to: Settling, standing: Standing, outcome: Retried) -> Word:
 def bury(to: Settling, standing: Standing, outcome: Buried) -> Word:
     if standing.cancel:
         return _end_cancelled(to, standing)
-    to.puts.dead(standing, note(to.book, standing, error=outcome.error, reason=outcome.reason))
+    to.dead(standing, note(to.book, standing, error=outcome.error, reason=outcome.reason))
     return Word.OK
 
 
@@ -147,13 +155,14 @@ def _lose(to: Settling, standing: Standing, outcome: Lost) -> None:
     poison = standing.lost >= outcome.max_lost
     noted = note(to.book, standing, error=outcome.error, reason="poison" if poison else "")
     if poison:
-        to.puts.dead(standing, noted)
+        to.dead(standing, noted)
     else:
         to.puts.delayed(standing, outcome.delay_ms, noted)
 
 
 def _end_cancelled(to: Settling, standing: Standing) -> Word:
     to.n["cancelled"] += 1
+    batches.count(to.book, standing.batch, "", "cancelled")
     to.gone.append(standing)
     return Word.CANCELLED
 

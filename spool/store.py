@@ -34,10 +34,11 @@ from batchq.job import (
     check_queue,
 )
 from batchq.lifecycle import State, Word
-from batchq.spool import claim, enqueue, inbox, lease, leave, manage, reads, settle, wake
+from batchq.spool import batches, claim, enqueue, inbox, lease, leave, manage, reads, settle, wake
 from batchq.spool.ledger import Durability, Flush, Ledger
-from batchq.spool.schema import sql
+from batchq.spool.schema import USER_VERSION, sql
 from batchq.store import PROMOTE_LIMIT, Ingested, Limits, Store, StoreInfo, Traits
+from batchq.tally import BatchStats, NewBatch
 
 _PUBLISH = sql(
     "INSERT INTO master(id,until,status) VALUES(?,?,?) "
@@ -83,7 +84,9 @@ class SpoolStore(Store):
 
     # -- moves -----------------------------------------------------------------------------------------------------
 
-    def enqueue(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None) -> list[Word]:
+    def enqueue(
+        self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None, *, max_pending: int = 0
+    ) -> list[Word]:
         check_queue(queue)
         words: list[Word] = []
         if not jobs:
@@ -91,7 +94,7 @@ class SpoolStore(Store):
         self._ledger.check_room()
         for step in enqueue.steps(jobs, mark):
             with self._ledger.write(Flush.ACCEPTED) as tx:
-                words += enqueue.enqueue(tx.book(queue), step, mark, self._limits)
+                words += enqueue.enqueue(tx.book(queue), step, mark, self._limits, max_pending=max_pending)
         return words
 
     def register(self, queue: str, worker: str, lease_ms: int) -> Word:
@@ -151,14 +154,14 @@ class SpoolStore(Store):
 
     def promote(self, queue: str, limit: int = PROMOTE_LIMIT) -> Promoted:
         self._forget_marks(queue)
-        quiet = claim.quiet(self._ledger, queue)
+        quiet = claim.quiet(self._ledger, queue, self._limits)
         if quiet is not None:
             promoted, ready = quiet
             if ready:
                 wake.push(self._ledger.layout, "wake", queue)
             return promoted
         with self._ledger.write(Flush.STRICT) as tx:
-            return claim.promote(tx.book(queue), limit)
+            return claim.promote(tx.book(queue), limit, self._limits)
 
     def _forget_marks(self, queue: str) -> None:
         over, seen = claim.old_marks(self._ledger, queue, self._marks_seen.get(queue, ""), self._limits)
@@ -197,6 +200,15 @@ class SpoolStore(Store):
         with self._ledger.write(Flush.ACCEPTED) as tx:
             manage.resume(tx.book(queue))
 
+    def begin(self, queue: str, batch: NewBatch) -> Word:
+        check_queue(queue)
+        with self._ledger.write(Flush.ACCEPTED) as tx:
+            return batches.begin(tx.book(queue), batch)
+
+    def conclude(self, queue: str, batch_id: str) -> Word:
+        with self._ledger.write(Flush.ACCEPTED) as tx:
+            return batches.conclude(tx.book(queue), batch_id)
+
     def leaving(self, queue: str, state: State, limit: int) -> list[leave.Leaving]:
         """The first pending or delayed jobs with all they have behind them: for moving them to another store."""
         return leave.leaving(self._ledger, queue, state, limit)
@@ -222,6 +234,12 @@ class SpoolStore(Store):
     def jobs(self, queue: str, state: State, *, cursor: str = "", limit: int = 100) -> Page:
         return reads.jobs(self._ledger, queue, state, cursor, limit)
 
+    def batch(self, queue: str, batch_id: str) -> BatchStats | None:
+        return batches.batch(self._ledger, queue, batch_id)
+
+    def batches(self, queue: str, *, skip: int = 0, limit: int = 100) -> list[BatchStats]:
+        return batches.batches(self._ledger, queue, skip, limit)
+
     def leases(self, queue: str) -> Leases:
         return lease.leases(self._ledger, queue)
 
@@ -229,7 +247,7 @@ class SpoolStore(Store):
         return self._clock.now_us() // 1000
 
     def info(self) -> StoreInfo:
-        return StoreInfo(f"spool:{self.path}", "spool", f"format 1, SQLite {sqlite3.sqlite_version}")
+        return StoreInfo(f"spool:{self.path}", "spool", f"format 1, schema {USER_VERSION}, SQLite {sqlite3.sqlite_version}")
 
     # -- waiting, and the life of the handle -------------------------------------------------------------------------
 

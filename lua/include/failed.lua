@@ -16,6 +16,7 @@ local function uncancelled(k, words, current, taken, us)
     end
   end
   if #gone > 0 then
+    if any_batched(k.meta) then in_batches(k, gone, false, 'cancelled', true, us) end
     forget(k.rows, k.attempts, k.notes, k.priority, k.given, gone, us)
     redis.call('HINCRBY', k.meta, 'cancelled', #gone)
     redis.call('HINCRBY', k.meta, 'marks', -#gone)
@@ -28,6 +29,11 @@ local function to_dead(k, id, note, reason, us)
   redis.call('ZADD', k.dead, whole(due_ms(us)), id)
   redis.call('HSET', k.notes, id, write_note(note))
   redis.call('HINCRBY', k.meta, 'dead', 1)
+end
+
+-- Those that went to the morgue in one call.
+local function all_dead(k, ids, us)
+  if #ids > 0 and any_batched(k.meta) then in_batches(k, ids, false, 'dead', false, us) end
 end
 
 local function to_delayed(k, id, note, ms, us)

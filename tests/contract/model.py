@@ -31,6 +31,23 @@ class ModelJob:
     holder: str = ""
     #: delayed: fire-time; completed: end of the retention; dead: time of death.
     at: int = 0
+    batch: str = ""
+
+
+@dataclass
+class ModelBatch:
+    total: int = 0
+    completed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    closed: bool = False
+    #: Has callbacks.
+    calls: bool = False
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def pending(self) -> int:
+        return self.total - self.completed - self.dead - self.cancelled
 
 
 class Model:
@@ -48,6 +65,7 @@ class Model:
         self.paused = False
         self.ended_given: set[str] = set()
         self.marks: dict[str, int] = {}
+        self.batches: dict[str, ModelBatch] = {}
         self.totals = dict.fromkeys(TOTALS, 0)
 
     # -- what can be read ------------------------------------------------------------------------------------------
@@ -66,21 +84,35 @@ class Model:
 
     # -- moves -----------------------------------------------------------------------------------------------------
 
-    def enqueue(self, items: list[tuple[str, int, bool, int]], mark: tuple[str, int] | None) -> list[str]:
-        """Items: id, priority, given, delay."""
+    def enqueue(
+        self, items: list[tuple[str, int, bool, int, str]], mark: tuple[str, int] | None, most: int
+    ) -> list[str]:
+        """Items: id, priority, given, delay, batch. One word alone: the call is refused."""
+        if mark is not None and self.marks.get(mark[0], 0) >= mark[1]:
+            return ["again"] * len(items)
+        fresh: dict[str, tuple[int, str]] = {}
+        for id, _, _, delay, batch in items:
+            if id not in self.jobs and id not in self.ended_given:
+                fresh.setdefault(id, (delay, batch))
+        ready = sum(delay <= 0 for delay, _ in fresh.values())
+        if most and ready and self.pending and len(self.pending) + ready > most:
+            return ["full"]
+        for _, batch in fresh.values():
+            stands = self.batches.get(batch)
+            if batch and (stands is None or (stands.closed and not stands.pending)):
+                return ["over"]
         if mark is not None:
-            lane, call = mark
-            if self.marks.get(lane, 0) >= call:
-                return ["again"] * len(items)
-            self.marks[lane] = call
+            self.marks[mark[0]] = mark[1]
         words = []
-        for id, priority, given, delay in items:
+        for id, priority, given, delay, batch in items:
             if id in self.jobs or id in self.ended_given:
                 words.append("known")
                 continue
             words.append("ok")
-            self.jobs[id] = ModelJob(id, priority, given)
+            self.jobs[id] = ModelJob(id, priority, given, batch=batch)
             self.totals["enqueued"] += 1
+            if batch:
+                self.batches[batch].total += 1
             if delay > 0:
                 self._delay(self.jobs[id], delay)
             else:
@@ -127,6 +159,7 @@ class Model:
 
     def complete(self, job: ModelJob, keep: int) -> str:
         self.totals["completed"] += 1
+        self._count(job, "completed")
         job.marked = False
         if keep > 0:
             job.state, job.holder, job.at = "completed", "", self.now + keep
@@ -255,6 +288,9 @@ class Model:
             return "unknown"
         if job.state not in ("dead", "completed"):
             return "refused"
+        if job.batch:
+            batch = self.batches[job.batch]
+            setattr(batch, job.state, getattr(batch, job.state) - 1)
         job.forgiven, job.crashes, job.lost, job.reason = job.token, 0, 0, ""
         self.totals["requeued"] += 1
         self._ready(job)
@@ -270,7 +306,40 @@ class Model:
             self._gone(job)
             if state in ("pending", "delayed"):
                 self.totals["purged"] += 1
+                self._count(job, "cancelled")
         return count
+
+    def begin(self, id: str, calls: bool) -> str:
+        if id in self.batches:
+            return "known"
+        self.batches[id] = ModelBatch(calls=calls)
+        return "ok"
+
+    def conclude(self, id: str) -> str:
+        if id not in self.batches:
+            return "unknown"
+        self.batches[id].closed = True
+        self._call_back(id)
+        return "ok"
+
+    def _count(self, job: ModelJob, end: str) -> None:
+        if job.batch:
+            batch = self.batches[job.batch]
+            setattr(batch, end, getattr(batch, end) + 1)
+            self._call_back(job.batch)
+
+    def _call_back(self, id: str) -> None:
+        batch = self.batches[id]
+        if batch.pending or not batch.closed:
+            return
+        for kind in ("complete", "success"):
+            if kind in batch.told or (kind == "success" and batch.completed < batch.total):
+                continue
+            batch.told.append(kind)
+            if batch.calls:
+                self.jobs[f"{id}.{kind}"] = ModelJob(f"{id}.{kind}", 0, False)
+                self.totals["enqueued"] += 1
+                self._ready(self.jobs[f"{id}.{kind}"])
 
     # -- places ----------------------------------------------------------------------------------------------------
 
@@ -285,11 +354,13 @@ class Model:
     def _die(self, job: ModelJob, reason: str) -> str:
         job.state, job.holder, job.reason, job.at = "dead", "", reason, self.now
         self.totals["dead"] += 1
+        self._count(job, "dead")
         return "dead"
 
     def _cancelled(self, job: ModelJob) -> str:
         self.totals["cancelled"] += 1
         self._gone(job)
+        self._count(job, "cancelled")
         return "cancelled"
 
     def _gone(self, job: ModelJob) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import orjson
 import pytest
 
 from batchq.clock import MAX_FIRE_MS
-from batchq.errors import ConfigError
+from batchq.errors import ConfigError, QueueFull
 from batchq.job import Completed, Mark, new_id, pack_row
 from batchq.lifecycle import State, Word
 from batchq.store import Limits, Store
@@ -446,3 +448,69 @@ def test_row_passes_unchanged(store: Store, clock: Ground, row: bytes, delay_ms:
     [again] = take_all(store)
     assert again.row == claim.row
     assert settle(store, Completed(again)) is Word.OK
+
+
+# -- a full queue ----------------------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_refuses_the_whole_call(store: Store) -> None:
+    """No job of it is in, its mark is free, and the message says what stands against which limit."""
+    put(store, "a", "b", a_job("high", priority=5))
+    before = snapshot(store)
+    with pytest.raises(QueueFull, match=rf"queue {Q}: 3 jobs are pending, max_pending is 4") as refused:
+        store.enqueue(Q, [a_job("c"), a_job("d")], Mark("lane", 1), max_pending=4)
+    assert refused.value.mark is None
+    assert snapshot(store) == before
+    assert store.enqueue(Q, [a_job("c")], Mark("lane", 1), max_pending=4) == [Word.OK]
+    with pytest.raises(QueueFull):
+        store.enqueue(Q, [a_job("d")], Mark("lane", 2), max_pending=4)
+
+
+def test_what_was_done_before_is_no_matter_of_room(store: Store) -> None:
+    """A call that is repeated answers `again`, a known id is known, whatever the queue holds."""
+    assert store.enqueue(Q, [a_job("a"), a_job("b")], Mark("lane", 1), max_pending=2) == [Word.OK] * 2
+    assert store.enqueue(Q, [a_job("a"), a_job("b")], Mark("lane", 1), max_pending=2) == [Word.AGAIN] * 2
+    assert store.enqueue(Q, [a_job("a")], Mark("lane", 2), max_pending=2) == [Word.KNOWN]
+
+
+def test_only_what_is_ready_needs_room(store: Store) -> None:
+    """Delayed jobs and those at work are not pending; when one is claimed there is room for one."""
+    put(store, "a", "b")
+    assert store.enqueue(Q, [a_job("later", delay_ms=60_000)], Mark("x", 1), max_pending=2) == [Word.OK]
+    with pytest.raises(QueueFull):
+        store.enqueue(Q, [a_job("c")], Mark("x", 2), max_pending=2)
+    enlist(store)
+    take(store)
+    assert store.enqueue(Q, [a_job("c")], Mark("x", 2), max_pending=2) == [Word.OK]
+
+
+def test_a_call_larger_than_the_limit_waits_for_an_empty_queue(store: Store) -> None:
+    """Else it would wait for ever."""
+    put(store, "a")
+    jobs = [a_job(f"b{n}") for n in range(5)]
+    with pytest.raises(QueueFull):
+        store.enqueue(Q, jobs, Mark("x", 1), max_pending=3)
+    enlist(store)
+    take(store)
+    assert store.enqueue(Q, jobs, Mark("x", 1), max_pending=3) == [Word.OK] * 5
+
+
+def test_two_producers_do_not_pass_the_limit_together(ground: Ground, store: Store) -> None:
+    """The look and the enqueue are one step."""
+    handles = [store, ground.another(store)]
+    refused = []
+
+    def produce(handle: Store, name: str) -> None:
+        for n in range(30):
+            try:
+                handle.enqueue(Q, [a_job(f"{name}{n}")], Mark(name, n + 1), max_pending=25)
+            except QueueFull:
+                refused.append(name)
+
+    threads = [threading.Thread(target=produce, args=(handle, f"p{n}")) for n, handle in enumerate(handles)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(listed(store, State.PENDING)) == 25
+    assert len(refused) == 35

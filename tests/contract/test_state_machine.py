@@ -12,9 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from batchq.errors import ConfigError, QueueFull
 from batchq.job import Buried, Claim, Completed, Lost, Mark, Outcome, Released, Retried, Snoozed
 from batchq.lifecycle import COUNTED, State, unaccounted
 from batchq.store import Store
+from batchq.tally import NewBatch
 from tests.contract.conftest import Ground
 from tests.contract.helpers import LEASE_MS, Q, a_job, an_error, pages
 from tests.contract.model import Model, ModelJob
@@ -27,6 +29,8 @@ IDS = st.sampled_from([f"j{n}" for n in range(8)] + [f"g{n}" for n in range(4)])
 MANY_IDS = st.lists(IDS, min_size=1, max_size=4)
 PICKS = st.lists(st.integers(0, 10_000), min_size=1, max_size=4)
 WHOSE = st.sampled_from(["held", "held", "held", "own", "any"])
+#: Only the first has callbacks: of two that end in one call nobody says whose are first.
+BATCHES = ["b1", "b2"]
 PRIORITY = st.sampled_from([0, 0, 0, 5, -5])
 MAX_CRASHES, MAX_LOST = 2, 2
 
@@ -56,7 +60,7 @@ class Machine(RuleBasedStateMachine):
         pool = alive * 6 + self.workers + ["nobody"]
         return pool[pick % len(pool)]
 
-    def batch(self, pick: int, picks: list[int], whose: str) -> tuple[str, list[Claim]]:
+    def claims_of(self, pick: int, picks: list[int], whose: str) -> tuple[str, list[Claim]]:
         """Who settles which claims: what it holds (each once), what it ever held, or what anybody ever held."""
         holders = sorted({job.holder for job in self.model.in_state("active")})
         if whose == "held" and holders:
@@ -78,24 +82,44 @@ class Machine(RuleBasedStateMachine):
         """Two workers, some jobs, some of them claimed: most moves have something to move from the start."""
         self.master("register", 0, [], "any", 15_000, True)
         self.master("register", 0, [], "any", 15_000, True)
-        self.enqueue([(f"j{n}", 0, 0) for n in range(5)], "a", 0)
+        self.batch("begin", "b1")
+        self.enqueue([(f"j{n}", 0, 0, ["", "b1"][n % 2]) for n in range(5)], "a", 0, 0)
         if delayed:
-            self.enqueue([(f"j{5 + n}", 0, delay) for n, delay in enumerate(delayed)], "", 0)
+            self.enqueue([(f"j{5 + n}", 0, delay, "b1") for n, delay in enumerate(delayed)], "", 0, 0)
         if want:
             self.claim(0, want, 0)
 
     # -- producers ---------------------------------------------------------------------------------------------------
 
     @rule(
-        items=st.lists(st.tuples(IDS, PRIORITY, st.one_of(st.just(0), DELAYS)), min_size=1, max_size=6),
+        items=st.lists(
+            st.tuples(IDS, PRIORITY, st.one_of(st.just(0), DELAYS), st.sampled_from(["", "", *BATCHES])),
+            min_size=1,
+            max_size=6,
+        ),
         lane=st.sampled_from(["", "a", "b"]),
         back=st.sampled_from([0, 0, 0, 1, 2]),
+        most=st.sampled_from([0, 0, 0, 3]),
     )
-    def enqueue(self, items: list[tuple[str, int, int]], lane: str, back: int) -> None:
+    def enqueue(self, items: list[tuple[str, int, int, str]], lane: str, back: int, most: int) -> None:
         mark = (lane, max(1, self.model.marks.get(lane, 0) + 1 - back)) if lane else None
-        jobs = [a_job(id, priority=p, given=id[0] == "g", delay_ms=delay) for id, p, delay in items]
-        words = self.store.enqueue(Q, jobs, Mark(*mark) if mark else None)
-        assert words == self.model.enqueue([(id, p, id[0] == "g", delay) for id, p, delay in items], mark)
+        jobs = [a_job(id, priority=p, given=id[0] == "g", delay_ms=delay, batch=b) for id, p, delay, b in items]
+        try:
+            words = list(map(str, self.store.enqueue(Q, jobs, Mark(*mark) if mark else None, max_pending=most)))
+        except QueueFull:
+            words = ["full"]
+        except ConfigError:
+            words = ["over"]
+        assert words == self.model.enqueue([(id, p, id[0] == "g", delay, b) for id, p, delay, b in items], mark, most)
+
+    @rule(verb=st.sampled_from(["begin", "conclude"]), id=st.sampled_from(BATCHES))
+    def batch(self, verb: str, id: str) -> None:
+        """A batch begins, or nothing more comes into it."""
+        if verb == "conclude":
+            assert self.store.conclude(Q, id) == self.model.conclude(id)
+            return
+        heads = (b'"job":"send","args":[{"id":"b"',) * 2 if id == "b1" else (b"", b"")
+        assert self.store.begin(Q, NewBatch(id, f"name {id}", *heads)) == self.model.begin(id, id == "b1")
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -138,7 +162,7 @@ class Machine(RuleBasedStateMachine):
         cause: str,
     ) -> None:
         """One verb, its claims current or long gone, by their holder or by another."""
-        worker, claims = self.batch(pick, picks, whose)
+        worker, claims = self.claims_of(pick, picks, whose)
         make, predict = self.ways(verb, delay, keep, most, cause)
         words = getattr(self.store, verb)(Q, worker, [make(claim) for claim in claims], again=again)
         assert words == self.predicted(worker, claims, again, predict)
@@ -187,7 +211,7 @@ class Machine(RuleBasedStateMachine):
         self, picks: list[int], pick: int, whose: str, verbs: list[str], again: bool, delay: int, keep: int, want: int
     ) -> None:
         """Ends of several kinds and the next claims in one call."""
-        worker, claims = self.batch(pick, picks, whose)
+        worker, claims = self.claims_of(pick, picks, whose)
         batch = list(zip(claims, verbs, strict=False))
         outcomes: list[Outcome] = []
         words: dict[int, str] = {}
@@ -243,7 +267,7 @@ class Machine(RuleBasedStateMachine):
             case "seal":
                 self.seal(worker, expected)
             case "reap":
-                some = self.batch(pick, picks, "own")[1]
+                some = self.claims_of(pick, picks, "own")[1]
                 self.seal(worker, "any")
                 mine = {(claim.id, claim.token): claim for holder, claim in self.claims if holder == worker}
                 self.reap(worker, list(mine.values()) if whole else some, delay)
@@ -317,6 +341,17 @@ class Machine(RuleBasedStateMachine):
         assert {worker for worker, end in ends.items() if not end} == self.model.sealed
 
     @invariant()
+    def same_batches(self) -> None:
+        for found in self.store.batches(Q):
+            batch = self.model.batches[found.id]
+            told = (found.total, found.completed, found.dead, found.cancelled, found.pending)
+            assert told == (batch.total, batch.completed, batch.dead, batch.cancelled, batch.pending), found
+            assert found.closed == batch.closed
+            assert (found.ended_ms is None) == (batch.pending > 0)
+            assert found == self.store.batch(Q, found.id)
+        assert len(self.store.batches(Q)) == len(self.model.batches)
+
+    @invariant()
     def same_jobs(self) -> None:
         model = self.model
         lists = {state: list(pages(self.store, state, limit=5)) for state in COUNTED}
@@ -335,11 +370,11 @@ def facts(job: Any) -> tuple[Any, ...]:
     if isinstance(job, ModelJob):
         return (
             *(job.id, job.state, job.token, job.priority, job.forgiven, job.crashes, job.lost),
-            *(job.reason, job.holder, job.marked, tuple(job.errors)),
+            *(job.reason, job.holder, job.marked, tuple(job.errors), job.batch),
         )
     return (
         *(job.id, job.state.value, job.attempts, job.priority, job.forgiven, job.crashes, job.lost),
-        *(job.reason, job.worker, job.cancel, tuple(error["error"] for error in job.errors)),
+        *(job.reason, job.worker, job.cancel, tuple(error["error"] for error in job.errors), job.batch),
     )
 
 

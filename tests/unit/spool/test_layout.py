@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from batchq.errors import ConfigError, StoreCorrupt, StoreError, StoreUnavailable, StoreVersion
+from batchq.lifecycle import State
 from batchq.spool import SpoolStore, drop, fs
 from batchq.spool.schema import APPLICATION_ID, USER_VERSION
+from batchq.tally import NewBatch
 from tests.unit.spool.helpers import Q, a_job, claim_all, run
 
 
@@ -140,6 +142,40 @@ def test_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     with pytest.raises(StoreVersion, match=f"has schema {USER_VERSION + 1}, this batchq writes schema {USER_VERSION}"):
         SpoolStore(tmp_path / "s")
     assert (tmp_path / "s" / "queue.db").read_bytes() == before
+
+
+def test_older_schema_is_brought_up_to_this_one(tmp_path: Path) -> None:
+    """A ledger from before there were batches: its jobs stand as they did, and batches work in it."""
+    before = SpoolStore(tmp_path / "s")
+    before.enqueue(Q, [a_job("old")])
+    before.close()
+    _rewrite(
+        tmp_path / "s",
+        "DROP INDEX batch_ended",
+        "DROP TABLE batch",
+        "ALTER TABLE job DROP COLUMN batch",
+        "PRAGMA user_version=1",
+    )
+    store = SpoolStore(tmp_path / "s")
+    store.begin(Q, NewBatch("b"))
+    store.enqueue(Q, [a_job("new", batch="b")])
+    assert [job.batch for job in store.jobs(Q, State.PENDING).jobs] == ["", "b"]
+    assert [batch.total for batch in store.batches(Q)] == [1]
+    store.close()
+    fresh = SpoolStore(tmp_path / "fresh")
+    fresh.close()
+    assert _schema(tmp_path / "s") == _schema(tmp_path / "fresh")
+
+
+def _schema(path: Path) -> tuple[int, set[tuple[str, ...]]]:
+    """The number, and the columns and indexes of all tables."""
+    db = sqlite3.connect(path / "queue.db")
+    [[version]] = db.execute("PRAGMA user_version")
+    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+    facts = {(table, *map(str, row[1:])) for table in tables for row in db.execute(f"PRAGMA table_info({table})")}
+    facts |= {("index", name) for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='index'")}
+    db.close()
+    return version, facts
 
 
 def test_database_of_others_is_refused(tmp_path: Path) -> None:
