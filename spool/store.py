@@ -247,7 +247,8 @@ class SpoolStore(Store):
         return self._clock.now_us() // 1000
 
     def info(self) -> StoreInfo:
-        return StoreInfo(f"spool:{self.path}", "spool", f"format 1, schema {USER_VERSION}, SQLite {sqlite3.sqlite_version}")
+        version = f"format 1, schema {USER_VERSION}, SQLite {sqlite3.sqlite_version}"
+        return StoreInfo(f"spool:{self.path}", "spool", version)
 
     # -- waiting, and the life of the handle -------------------------------------------------------------------------
 
