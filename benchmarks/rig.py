@@ -78,8 +78,9 @@ def stores(args: argparse.Namespace) -> Iterator[dict[str, Callable[[], str]]]:
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         if "redis" in wanted:
-            port = stack.enter_context(_server(args.server, folder))
+            port = stack.enter_context(server(args.server, folder))
             url = f"redis://127.0.0.1:{port}/0"
+            print(f"{version(url)} on 127.0.0.1:{port}, without persistence")
 
             def redis_url() -> str:
                 client(url).flushall()
@@ -112,8 +113,8 @@ def _binary(kind: str | None) -> str:
 
 
 @contextmanager
-def _server(kind: str | None, folder: Path) -> Iterator[int]:
-    """A server on a free port of 127.0.0.1, without persistence."""
+def server(kind: str | None, folder: Path) -> Iterator[int]:
+    """A server on a free port of 127.0.0.1, without persistence. Answers the port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -121,13 +122,17 @@ def _server(kind: str | None, folder: Path) -> Iterator[int]:
     process = subprocess.Popen([_binary(kind), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: _answers(port), "the server answers")
-        info = client(f"redis://127.0.0.1:{port}/0").info("server")
-        name = "valkey" if "valkey_version" in info else "redis"
-        print(f"{name} {info[f'{name}_version']} on 127.0.0.1:{port}, without persistence")
         yield port
     finally:
         process.terminate()
         process.wait(10)
+
+
+def version(url: str) -> str:
+    """Name and version of a server."""
+    info = client(url).info("server")
+    name = "valkey" if "valkey_version" in info else "redis"
+    return f"{name} {info[f'{name}_version']}"
 
 
 def _answers(port: int) -> bool:

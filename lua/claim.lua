@@ -24,6 +24,7 @@
 --! include hint
 --! include ready
 --! include promote
+--! include wide
 --! include batch
 local pending, prioritized, delayed, rows, attempts, notes, priority, active, leases, meta, wake = unpack(KEYS, 1, 11)
 local worker, want, held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -69,12 +70,16 @@ if #ids == 0 then return {'ok'} end
 local row, note = redis.call('HMGET', rows, unpack(ids)), false
 if redis.call('EXISTS', notes) == 1 then note = redis.call('HMGET', notes, unpack(ids)) end
 local answer, mine, gone = {'ok'}, {}, {}
+if #ids > MANY then
+  redis.call('HSET', attempts, WIDE, '')
+  mine[1] = WIDE
+end
 for i, id in ipairs(ids) do
   if row[i] then
     mine[#mine + 1] = id
     local at = #answer
     answer[at + 1] = id
-    answer[at + 2] = redis.call('HINCRBY', attempts, id, 1)
+    answer[at + 2] = redis.call('HINCRBY', attempts, id, '1')
     answer[at + 3] = row[i]
     answer[at + 4] = note and note[i] or ''
   else
@@ -83,6 +88,10 @@ for i, id in ipairs(ids) do
   end
 end
 if #mine > 0 then redis.call('SADD', active, unpack(mine)) end
+if #ids > MANY then
+  redis.call('HDEL', attempts, WIDE)
+  redis.call('SREM', active, WIDE)
+end
 if #gone > 0 then
   redis.call('HDEL', attempts, unpack(gone))
   redis.call('HDEL', notes, unpack(gone))

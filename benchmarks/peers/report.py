@@ -1,0 +1,145 @@
+"""Table and plot of what was measured, and their places in the documents. Measures nothing."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers import plot
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE, PLOT = ROOT / "benchmarks" / "results" / "peers.md", ROOT / "docs" / "peers.svg"
+README = ROOT / "README.md"
+_SECTION = re.compile(r"(<!-- peers: made by benchmarks/compare.py -->\n).*(<!-- /peers -->)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One column."""
+
+    name: str
+    question: str
+    head: str
+    #: Decimals that are shown.
+    digits: int = 0
+    more_is_better: bool = False
+
+
+FIGURES = (
+    Figure("drain_per_s", "drain", "worked off, jobs/s", more_is_better=True),
+    Figure("one_per_s", "one", "enqueued one by one, /s", more_is_better=True),
+    Figure("many_per_s", "drain", "enqueued in bulk, /s", more_is_better=True),
+    Figure("retry_per_s", "retry", "failing once, jobs/s", more_is_better=True),
+    Figure("pickup_p50_ms", "times", "picked up after, ms", 1),
+    Figure("pickup_p99_ms", "times", "p99", 1),
+    Figure("late_p50_ms", "times", "delayed: late by, ms", 1),
+    Figure("late_p99_ms", "times", "p99", 1),
+    Figure("bytes_a_job", "drain", "Redis bytes a pending job"),
+    Figure("redis_us", "drain", "Redis CPU us a job"),
+    Figure("workers_us", "drain", "worker CPU us a job"),
+    Figure("heavy", "heavy", "20 ms CPU jobs: time / ideal", 2),
+    Figure("idle_mib", "idle", "8 idle workers, MiB"),
+)
+
+
+def median(result: dict[str, Any], system: str, figure: Figure) -> float | None:
+    """None where there is no figure."""
+    runs = result["runs"].get(system, {}).get(figure.question, [])
+    found = [run[figure.name] for run in runs if figure.name in run]
+    return statistics.median(found) if found else None
+
+
+def column(result: dict[str, Any], figure: Figure) -> dict[str, float]:
+    """System -> median, where there is one."""
+    found = {name: median(result, name, figure) for name in result["runs"]}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def label(system: str) -> str:
+    return {"batchq_spool": "batchq, spool", "bullmq_node": "BullMQ (Node)", "bullmq": "BullMQ (Python)"}.get(
+        system, system
+    )
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: a row a system; the best of each column is bold."""
+    shown = [figure for figure in FIGURES if column(result, figure)]
+    lines = ["| | " + " | ".join(figure.head for figure in shown) + " |", "|---" * (len(shown) + 1) + "|"]
+    best = {}
+    for figure in shown:
+        found = column(result, figure)
+        best[figure.name] = (max if figure.more_is_better else min)(found.values())
+    for system in result["runs"]:
+        cells = []
+        for figure in shown:
+            value = median(result, system, figure)
+            text = "-" if value is None else f"{value:,.{figure.digits}f}"
+            cells.append(f"**{text}**" if value == best[figure.name] else text)
+        lines.append(f"| {label(system)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def origin(result: dict[str, Any]) -> str:
+    """Where and when."""
+    return (
+        f"{result['date']}, {result['machine']}, Python {result['python']}, {result['server']}; "
+        f"median of {result['rounds']} round{'s' * (result['rounds'] != 1)}"
+    )
+
+
+def details(result: dict[str, Any]) -> str:
+    """What was run, and how."""
+    lines = []
+    for name, told in result["systems"].items():
+        versions = ", ".join(f"{package} {version}" for package, version in told.get("versions", {}).items())
+        by: dict[str, list[str]] = {}
+        for question, configuration in told["asked"].items():
+            by.setdefault(told["about"][configuration], []).append(question)
+        how = "; ".join(f"{about} ({', '.join(asked)})" if len(by) > 1 else about for about, asked in by.items())
+        lines.append(f"- **{label(name)}**{f' ({versions})' if versions else ''}: {how}. {told['note']}")
+        if "left_out" in told:
+            lines[-1] = f"- **{label(name)}**: left out: {told['left_out']}"
+        errors = {run["error"] for runs in result["runs"].get(name, {}).values() for run in runs if "error" in run}
+        lines += [f"  - {' '.join(error.split())[:200]}" for error in sorted(errors)]
+    return "\n".join(lines)
+
+
+def used_by_others(result: dict[str, Any]) -> str:
+    used = [run.get("others_pct") for asked in result["runs"].values() for runs in asked.values() for run in runs]
+    found = [value for value in used if value is not None]
+    if not found:
+        return ""
+    return f"Other processes used {statistics.median(found):.0f} % of a core (median), {max(found):.0f} % at most."
+
+
+def publish(result: dict[str, Any]) -> None:
+    """Writes table and plot, and the section of the README."""
+    TABLE.parent.mkdir(exist_ok=True)
+    head = f"# batchq beside other job queues\n\n{origin(result)}. {used_by_others(result)}\n"
+    note = "Two workers, but for the idle ones; about 100 bytes of JSON a job; Redis saves nothing.\n"
+    TABLE.write_text(f"{head}{note}\n{table(result)}\n\n{details(result)}\n")
+    PLOT.write_text(plot.panels(_panels(result), f"batchq beside other job queues: {origin(result)}"))
+    section = f"\n{table(result)}\n\n{origin(result)}. {used_by_others(result)}\n\n"
+    README.write_text(_SECTION.sub(lambda found: found[1] + section + found[2], README.read_text()))
+
+
+def _panels(result: dict[str, Any]) -> list[plot.Panel]:
+    chosen = {
+        "drain_per_s": "jobs/s worked off by 2 workers",
+        "many_per_s": "jobs/s enqueued in bulk by 1 producer",
+        "pickup_p99_ms": "ms until an idle worker begins, p99",
+        "late_p99_ms": "ms that delayed jobs are late, p99",
+        "bytes_a_job": "Redis bytes a pending job",
+        "idle_mib": "MiB of 8 idle workers",
+    }
+    made = []
+    for figure in FIGURES:
+        if figure.name in chosen:
+            found = column(result, figure)
+            ranked = sorted(found.items(), key=lambda item: item[1], reverse=figure.more_is_better)
+            bars = [plot.Bar(label(name), value, name.startswith("batchq")) for name, value in ranked]
+            made.append(plot.Panel(chosen[figure.name], bars, figure.digits))
+    return made
