@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from time import sleep
 from typing import Any, NoReturn
 
+import hiredis
 import redis
 import tenacity
 from redis.backoff import NoBackoff
@@ -33,6 +34,9 @@ from batchq.errors import (
 )
 from batchq.job import random_name
 
+Reply = Any
+Command = tuple[str | bytes | int, ...]
+
 #: Replies that prove "not executed, try again": the server is starting, a replica, or busy with a script.
 _TRANSIENT = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "MISCONF")
 #: Replies that refuse the user: a person must look, but nothing was executed.
@@ -48,13 +52,13 @@ LATE_S = 60.0
 
 FOR_EVER = float("inf")
 
+#: redis-py's own way to this looks at each argument first, which is a tenth of a worker's time. (Its type says less.)
+_pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]
+
 _URL_FORM = (
     "expected redis://[user:password@]host:port/db, "
     "with any /, ?, # or @ of the user and password percent-encoded (%2F for /)"
 )
-
-Reply = Any
-Command = Sequence[str | bytes | int]
 
 
 class Unreached(Exception):
@@ -135,9 +139,9 @@ class Link:
         sent = False
         try:
             self._ready()
-            packed = connection.pack_commands(commands)
+            packed = b"".join(map(_pack, commands))
             sent = True
-            connection.send_packed_command(packed, check_health=False)
+            connection.send_packed_command([packed], check_health=False)
             replies: list[Reply] = []
             for _ in commands:
                 if self.until != FOR_EVER:

@@ -65,6 +65,11 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _T = TypeVar("_T")
 
+#: Bytes that an id and the numbers beside it take at most in a call.
+ROOM = 300
+#: Words as the scripts answer them.
+_WORDS = {word.value.encode(): word for word in Word}
+
 #: What an error of a script ends with, and a command in its text.
 _AT_LINE = re.compile(r"script: ([0-9a-f]{40}), on @user_script:(\d+)")
 _CALL = re.compile(r"redis\.call\('(\w+)'")
@@ -104,18 +109,26 @@ def _lost(out: Lost) -> list[Arg]:
     return [out.claim.id, out.claim.token, out.delay_ms, out.max_lost, out.error]
 
 
-#: Which script settles which outcome, and the arguments of one.
-_SETTLE: dict[type, tuple[str, Callable[[Any], list[Arg]]]] = {
-    Completed: ("complete", _complete),
-    Retried: ("retry", _retry),
-    Buried: ("bury", _bury),
-    Snoozed: ("snooze", _snooze),
-    Released: ("release", _release),
+def _result_bytes(out: Completed) -> int:
+    return ROOM + len(out.result)
+
+
+def _error_bytes(out: Retried | Buried | Released | Lost) -> int:
+    return ROOM + len(out.error)
+
+
+def _no_bytes(out: Snoozed) -> int:
+    return ROOM
+
+
+#: Which script settles which outcome, the arguments of one, and how many bytes these take at most.
+_SETTLE: dict[type, tuple[str, Callable[[Any], list[Arg]], Callable[[Any], int]]] = {
+    Completed: ("complete", _complete, _result_bytes),
+    Retried: ("retry", _retry, _error_bytes),
+    Buried: ("bury", _bury, _error_bytes),
+    Snoozed: ("snooze", _snooze, _no_bytes),
+    Released: ("release", _release, _error_bytes),
 }
-
-
-def _weight(args: Iterable[Arg]) -> int:
-    return sum(len(arg) if isinstance(arg, bytes | str) else 8 for arg in args)
 
 
 def _chunks(items: Sequence[_T], weigh: Callable[[_T], int]) -> Iterator[list[_T]]:
@@ -154,7 +167,7 @@ def _enqueued(queue: str, jobs: Sequence[NewJob], answer: Reply, max_pending: in
 
 
 def _words(reply: Reply) -> list[Word]:
-    return [Word(word.decode()) for word in reply]
+    return [_WORDS[word] for word in reply]
 
 
 def _note(note: bytes) -> tuple[int, int, int, int, int, str, list[bytes]]:
@@ -487,14 +500,13 @@ class RedisStore(Store):
         triples = [(marks[i].decode(), marks[i + 1].decode(), int(marks[i + 2])) for i in range(0, len(marks), 3)]
         return Renewal(tuple(_words(words)), tuple(triples))
 
-    def _settle(
-        self, name: str, pack: Callable[[Any], list[Arg]], queue: str, worker: str, outcomes: Sequence[Any], again: bool
-    ) -> list[Word]:
-        chunks = list(_chunks([pack(out) for out in outcomes], _weight))
+    def _settle(self, kind: type, queue: str, worker: str, outcomes: Sequence[Any], again: bool) -> list[Word]:
+        name, pack, weigh = _SETTLE[kind]
+        chunks = list(_chunks(outcomes, weigh))
         words: list[Word] = []
         # Each release goes to the head: the last chunk first, or the batch would not keep its order.
         for chunk in reversed(chunks) if name == "release" else chunks:
-            argv = [arg for args in chunk for arg in args]
+            argv = [arg for out in chunk for arg in pack(out)]
 
             def send(link: Link, flag: int, argv: list[Arg] = argv) -> list[Reply]:
                 return self._ask(link, [self._eval(name, queue, [flag, *argv], worker)])
@@ -528,19 +540,19 @@ class RedisStore(Store):
                 self._run(("HINCRBY", self._of(queue, "meta"), "fenced", stale))
 
     def complete(self, queue: str, worker: str, outcomes: Sequence[Completed], *, again: bool = False) -> list[Word]:
-        return self._settle("complete", _complete, queue, worker, outcomes, again)
+        return self._settle(Completed, queue, worker, outcomes, again)
 
     def retry(self, queue: str, worker: str, outcomes: Sequence[Retried], *, again: bool = False) -> list[Word]:
-        return self._settle("retry", _retry, queue, worker, outcomes, again)
+        return self._settle(Retried, queue, worker, outcomes, again)
 
     def bury(self, queue: str, worker: str, outcomes: Sequence[Buried], *, again: bool = False) -> list[Word]:
-        return self._settle("bury", _bury, queue, worker, outcomes, again)
+        return self._settle(Buried, queue, worker, outcomes, again)
 
     def snooze(self, queue: str, worker: str, outcomes: Sequence[Snoozed], *, again: bool = False) -> list[Word]:
-        return self._settle("snooze", _snooze, queue, worker, outcomes, again)
+        return self._settle(Snoozed, queue, worker, outcomes, again)
 
     def release(self, queue: str, worker: str, outcomes: Sequence[Released], *, again: bool = False) -> list[Word]:
-        return self._settle("release", _release, queue, worker, outcomes, again)
+        return self._settle(Released, queue, worker, outcomes, again)
 
     def exchange(
         self, queue: str, worker: str, outcomes: Sequence[Outcome], want: int, held: int, *, again: bool = False
@@ -550,11 +562,10 @@ class RedisStore(Store):
             by_kind.setdefault(type(out), []).append(place)
         calls: list[tuple[str, list[int], list[Arg]]] = []
         for kind, places in by_kind.items():
-            name, pack = _SETTLE[kind]
-            packed = [(place, pack(outcomes[place])) for place in places]
-            chunks = list(_chunks(packed, lambda item: _weight(item[1])))
+            name, pack, weigh = _SETTLE[kind]
+            chunks = list(_chunks(places, lambda place, weigh=weigh: weigh(outcomes[place])))  # type: ignore[misc]
             calls += [
-                (name, [place for place, _ in chunk], [arg for _, args in chunk for arg in args])
+                (name, chunk, [arg for place in chunk for arg in pack(outcomes[place])])
                 for chunk in (reversed(chunks) if name == "release" else chunks)
             ]
         claim = self._eval("claim", queue, [worker, min(want, MAX_JOBS), held], worker)
@@ -588,10 +599,9 @@ class RedisStore(Store):
         return Sealed(Word(answer[0].decode()), _claims(queue, answer[1:]))
 
     def reap(self, queue: str, worker: str, outcomes: Sequence[Lost]) -> int:
-        packed = [_lost(out) for out in outcomes]
         left = 0
-        for chunk in list(_chunks(packed, _weight)) or [[]]:
-            left = int(self._move("reap", queue, [worker, *(arg for args in chunk for arg in args)], worker))
+        for chunk in list(_chunks(outcomes, _error_bytes)) or [[]]:
+            left = int(self._move("reap", queue, [worker, *(arg for out in chunk for arg in _lost(out))], worker))
         return left
 
     def _each(self, name: str, queue: str, ids: Sequence[str]) -> list[Word]:

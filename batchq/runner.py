@@ -6,7 +6,7 @@ import asyncio
 import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -28,8 +28,7 @@ class Interrupted(BaseException):
     """A planned stop cuts the run off. Not an Exception, so that a handler's `except Exception` lets it pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A claim with its row read and its handler found: ready to run."""
 
     claim: Claim

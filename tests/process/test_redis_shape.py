@@ -6,7 +6,10 @@ from typing import Any
 
 import redis
 
+from batchq.job import Completed, NewJob, new_id, pack_row
+from batchq.redis_store import RedisStore
 from tests.process.rig import Rig
+from tests.servers import Server
 
 APP = """
 @app.job(max_attempts=5, backoff=fixed(60))
@@ -105,3 +108,19 @@ def test_promote_moves_at_most_a_thousand_in_order(redis_rig: Rig) -> None:
     nothing = rig.store.promote("default")
     assert (nothing.moved, nothing.next_in_ms) == (0, None)
     assert client.lrange(key(rig, "pending"), 0, -1) == ids
+
+
+def test_what_a_large_batch_holds_is_kept_in_tables(redis_server: Server, prefix: str) -> None:
+    """Redis walks a packed list at each look-up. What makes it a table leaves nothing behind."""
+    store, client = RedisStore(redis_server.url, prefix=prefix), redis_server.client
+    attempts, active = (f"{prefix}:{{default}}:{name}" for name in ("attempts", "active:one"))
+    store.register("default", "one", 60_000)
+    ids = [new_id() for _ in range(100)]
+    store.enqueue("default", [NewJob(job_id, pack_row("work")) for job_id in ids])
+    claims = store.claim("default", "one", 100, 0).claims
+    assert {client.object("encoding", key) for key in (attempts, active)} == {b"hashtable"}
+    assert client.hgetall(attempts) == {job_id.encode(): b"1" for job_id in ids}
+    assert client.smembers(active) == {job_id.encode() for job_id in ids}
+    store.complete("default", "one", [Completed(claim) for claim in claims])
+    assert client.exists(attempts, active) == 0
+    store.close()
