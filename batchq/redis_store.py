@@ -48,7 +48,7 @@ from batchq.job import (
 )
 from batchq.lifecycle import TOTALS, State, Word
 from batchq.scripts import Arg, Keys, Script, call, load
-from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Ingested, Limits, Store, StoreInfo, Traits, Waiter
+from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Concern, Ingested, Limits, Store, StoreInfo, Traits, Waiter
 from batchq.tally import BatchStats, NewBatch, full, over, unpack
 
 #: The seconds that one blocking wait lasts at the server; a worker looks by itself after it.
@@ -835,15 +835,17 @@ class RedisStore(Store):
         return StoreInfo(f"redis://{self._links.where}", "redis", name)
 
     def warnings(self) -> list[str]:
-        out = []
+        out: list[str] = []
         memory, persistence = self._fields("memory"), self._fields("persistence")
         if memory is None or persistence is None:
             return ["INFO is forbidden to this user: nobody looked at version, eviction and persistence (+info)"]
         policy = memory.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
-            out.append(
-                f"maxmemory-policy is {policy}: the server throws jobs away when it is full; set it to noeviction"
-            )
+            text = f"maxmemory-policy is {policy}: the server throws jobs away when it is full; set it to noeviction"
+            out.append(Concern(text, grave=True))
+        most, used = (int(memory.get(name, 0)) for name in ("maxmemory", "used_memory"))
+        if most and used > most * 0.9:
+            out.append(f"{used * 100 // most}% of maxmemory are in use: enqueues are refused when it is full")
         if persistence.get("aof_enabled", "0") == "0":
             saves = self._saves()
             if saves is None:
@@ -852,7 +854,8 @@ class RedisStore(Store):
                     " at all (+config|get)"
                 )
             elif not saves:
-                out.append("the server saves nothing (appendonly no, save ''): a restart loses all jobs")
+                text = "the server saves nothing (appendonly no, save ''): a restart loses all jobs"
+                out.append(Concern(text, grave=True))
             else:
                 out.append(f"the server saves only now and then (save {saves}): a crash loses what came since")
         return out
@@ -873,6 +876,14 @@ class RedisStore(Store):
 
     def timer_waiter(self, queues: Sequence[str]) -> Waiter:
         return RedisWaiter(self._links, [self._of(queue, "timer") for queue in queues])
+
+    def forget(self, queue: str) -> None:
+        """Takes away what is left of a queue whose jobs have all ended: for one that was made for a trial."""
+        names = ("meta", "leases", "wake", "timer", "given", "pending", "prioritized", "delayed", "dead", "completed")
+        hashes = ("rows", "attempts", "notes", "priority", "results", "batches", "batched", "batch_ends")
+        self._run(
+            ("DEL", *(self._of(queue, name) for name in (*names, *hashes))), ("SREM", self._keys.top("queues"), queue)
+        )
 
     def publish(self, master: str, status: dict[str, Any], ttl_ms: int) -> None:
         key = self._keys.top(f"master:{master}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from batchq.job import (
     Buried,
@@ -102,6 +102,17 @@ class StoreInfo(NamedTuple):
     url: str
     kind: str
     version: str
+
+
+class Concern(str):
+    """One of `Store.warnings`. `grave`: jobs will be lost sooner or later, not only in a crash."""
+
+    grave: bool
+
+    def __new__(cls, text: str, *, grave: bool = False) -> Self:
+        made = super().__new__(cls, text)
+        made.grave = grave
+        return made
 
 
 class Store(ABC):

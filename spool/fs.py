@@ -154,6 +154,12 @@ def free_bytes(path: str) -> int:
     return vfs.f_bavail * vfs.f_frsize
 
 
+def free_inodes(path: str) -> int | None:
+    """How many files this user may still make on that file system; None where it has no such limit."""
+    vfs = os.statvfs(path)
+    return vfs.f_favail if vfs.f_files else None
+
+
 class Foreign(NamedTuple):
     """A file that others dropped: what may be known of it before it is read."""
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchq.cli.endings import show_tracebacks
 from batchq.cli.output import Column, Table, fields, json_line, write
-from batchq.cli.params import quiet_events, warn_of_password
+from batchq.cli.params import load, quiet_events
 from batchq.kinds import show_duration
 
 if TYPE_CHECKING:
@@ -25,23 +24,12 @@ def check(app: str | None, as_json: bool, url: str | None, prefix: str | None) -
     """Import APP, list its handlers and the settings with their sources, and try the store.
 
     Exit codes: 2 a setting is wrong, 3 the app can't be loaded, 4 the store can't be reached, 0 all is well.
-    """
-    from batchq import config
-    from batchq.loading import load_app
 
-    flags: dict[str, object] = {"app": app, "url": url, "prefix": prefix}
-    warn_of_password(url)
+    \b
+    batchq check tasks:app
+    """
     quiet_events()
-    before = config.load(flags)
-    show_tracebacks(before.debug)
-    spec = before.app
-    if spec is None:
-        raise click.UsageError(
-            "no app given; write `batchq check module:app`, or set BATCHQ_APP, or app in [tool.batchq]",
-            click.get_current_context(),
-        )
-    loaded = load_app(spec)
-    settings = loaded.configure(flags)
+    loaded, settings, spec = load({"app": app, "url": url, "prefix": prefix}, "batchq check module:app")
     with loaded:
         # Tried before anything is printed: what is on stdout then is the whole answer.
         stats = _try(loaded)

@@ -31,6 +31,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "unquiet": ("control", "Let it go on."),
     "ping": ("control", "Does this host's master answer? For health checks."),
     "spool": ("spool", "Look after the spool on this host."),
+    "backoff": ("backoff", "What a retry policy means: table, plot, and a herd of jobs."),
+    "config": ("config", "Every setting, its value and where that comes from."),
+    "doctor": ("doctor", "Look for what is wrong here, and say what to do."),
     "check": ("check", "Try the app, the settings and the store."),
     "demo": ("demo", "See it all on generated work, in a minute."),
 }
@@ -41,7 +44,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the app can't be loaded,
 
 \b
 Settings are flags, BATCHQ_* variables and [tool.batchq] in pyproject.toml,
-in this order. `batchq check` lists them."""
+in this order. `batchq config` lists them."""
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

@@ -174,14 +174,14 @@ def _attempt(entry: dict[str, Any], *, last: bool) -> tuple[str, ...]:
     began, ended, delay = (entry.get(name) for name in ("started_ms", "at_ms", "delay_ms"))
     worker = str(entry.get("worker", ""))
     at = began or ended
-    took = span(ended - began) if isinstance(began, int) and isinstance(ended, int) else "-"
+    took = span(ended - began, tenths=True) if isinstance(began, int) and isinstance(ended, int) else "-"
     return (
         str(entry.get("attempt", "?")),
         when(at) if isinstance(at, int) else "-",
         took,
         host_of(worker) or "-",
         worker.rsplit(".", 2)[1] if worker.count(".") >= 3 else "-",
-        f"{span(delay)} later" if isinstance(delay, int) and not last else "-",
+        f"{span(delay, tenths=True)} later" if isinstance(delay, int) and not last else "-",
         shorten(f"{entry.get('kind', 'Error')}: {entry.get('error', '')}", 80),
     )
 

@@ -127,11 +127,13 @@ def shorten(text: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def span(ms: float) -> str:
-    """A length of time for people: 850ms, 12s, 5m10s, 3h20m, 4d2h. Two units are enough."""
+def span(ms: float, *, tenths: bool = False) -> str:
+    """A length of time for people: 850ms, 12s, 5m10s, 3h20m, 4d2h. Two units are enough. `tenths`: 1.2s, up to 10 s."""
     ms = max(0, int(ms))
     if ms < 1000:
         return f"{ms}ms"
+    if tenths and ms < 9950:
+        return f"{ms / 1000:.1f}s".replace(".0s", "s")
     seconds = ms // 1000
     for unit, size, lower, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
         if seconds >= size:

@@ -14,6 +14,7 @@ from batchq.clock import MAX_FIRE_MS
 
 if TYPE_CHECKING:
     from batchq.app import App
+    from batchq.config import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,6 +157,26 @@ def quiet_events() -> None:
     import logging
 
     logging.getLogger("batchq").addHandler(logging.NullHandler())
+
+
+def load(flags: dict[str, object], command: str) -> tuple[App, Settings, str]:
+    """The app that the flags, the environment or the file name, under all its settings; and its name there.
+
+    Raises UsageError where none is named (`command` shows how it would be written), ConfigError, AppError.
+    """
+    from batchq import config
+    from batchq.loading import load_app
+
+    warn_of_password(flags.get("url"))
+    # Read before the app is imported, so that a wrong flag is told at once; and again below what the app's code says.
+    settings = config.load(flags)
+    show_tracebacks(settings.debug)
+    if settings.app is None:
+        raise click.UsageError(
+            f"no app given; write `{command}`, or set BATCHQ_APP, or app in [tool.batchq]", click.get_current_context()
+        )
+    app = load_app(settings.app)
+    return app, app.configure(flags), settings.app
 
 
 def reach(

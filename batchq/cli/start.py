@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from batchq.cli.endings import show_tracebacks
-from batchq.cli.params import F, warn_of_password
+from batchq.cli.params import F, load
 from batchq.config import rules
 from batchq.kinds import Count, Duration, Flag, Queues, Size
 
@@ -148,24 +147,12 @@ def start(
 
 def _prepare(app: str | None, queues: tuple[str, ...], flags: dict[str, Any]) -> tuple[App, Settings, bool]:
     """The app and the settings; True where this process is to check just that, for a reload."""
-    from batchq import config, log
+    from batchq import log
     from batchq.handover import asked_to_check, check_identity
-    from batchq.loading import load_app
 
     wanted = asked_to_check()
     flags |= {"app": app, "queues": [part for given in queues for part in given.split(",")] or None}
-    warn_of_password(flags.get("url"))
-    # Read before the app is imported, so that a wrong flag is told at once; and again below what the app's code says.
-    settings = config.load(flags)
-    show_tracebacks(settings.debug)
-    spec = settings.app
-    if spec is None:
-        raise click.UsageError(
-            "no app given; write `batchq start module:app`, or set BATCHQ_APP, or app in [tool.batchq]",
-            click.get_current_context(),
-        )
-    loaded = load_app(spec)
-    settings = loaded.configure(flags)
+    loaded, settings, _ = load(flags, "batchq start module:app")
     log.setup(settings.log_format, settings.log_level)
     if wanted is not None:
         check_identity(wanted, settings)

@@ -160,5 +160,5 @@ def test_show_tells_the_history(run: Run, scene: Scene) -> None:
             [claim] = until(lambda: scene.store.claim("default", worker, 1, 0).claims, "it is due")
     history = run("show", "j").ended(0).out.partition("ATTEMPT")[2].splitlines()[1:6]
     assert [line.split()[0] for line in history] == ["3", "4", "5", "6", "7"]
-    assert all("1s" in line and " host " in line for line in history)
-    assert ["2s later" in line for line in history] == [True, True, True, True, False]
+    assert all("1.5s" in line and " host " in line for line in history)
+    assert ["2.5s later" in line for line in history] == [True, True, True, True, False]
