@@ -56,7 +56,7 @@ def _setting(default: Any, kind: Kind, *, key: str = "", flag: str = "") -> Any:
 
 
 _PATH = re.compile(r"[^\0]{1,4096}")
-_URL = re.compile(r"(?:redis|rediss|unix)://\S+|spool:[^\0]+|memory:")
+_URL = re.compile(r"(?:unix|rediss?(?:\+sentinel|\+cluster)?)://\S+|spool:[^\0]+|memory:")
 _APP = re.compile(r"\S+")
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 
@@ -65,7 +65,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 class Settings:
     """The effective settings. Made by `load`; the defaults alone are `Settings()`."""
 
-    #: The store: redis://, rediss://, unix://, spool:PATH, memory:; None for the spool at `spool`.
+    #: The store, see `stores.KINDS`; None for the spool at `spool`.
     url: str | None = _setting(
         None, Text(_URL, "store", "redis://127.0.0.1:6379/0, spool:PATH or memory:", optional=True)
     )
@@ -404,7 +404,7 @@ def default_spool(environ: Mapping[str, str] = os.environ) -> Path:
 # The last @ ends it: a password may hold others. With one slash it is a slip, and a secret all the same.
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://|(?:redis|rediss|unix):/?)(.*)@", re.DOTALL)
 _PLAIN_USER = re.compile(r"[\w.-]*")
-_QUERY = re.compile(r"([?&;](?:ssl_)?(?:password|passwd|secret|token)=)[^&;\s\"']*", re.IGNORECASE)
+_QUERY = re.compile(r"([?&;](?:ssl_|sentinel_)?(?:password|passwd|secret|token)=)[^&;\s\"']*", re.IGNORECASE)
 
 
 def _hide_userinfo(match: re.Match[str]) -> str:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from batchq import log
 from batchq.clock import monotonic
-from batchq.connect import Outage
 from batchq.errors import BatchqError, StoreFull, StoreUnavailable
 from batchq.job import Mark, NewJob
 from batchq.lifecycle import Word
+from batchq.outage import Outage
 from batchq.redis_store import RedisStore
 from batchq.store import Limits
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 
 from batchq import log
 from batchq.clock import SYSTEM, Clock
-from batchq.connect import Outage
 from batchq.errors import ConfigError, InternalError, SpoolError, StoreError, StoreFull
 from batchq.job import Mark, NewJob
+from batchq.outage import Outage
 from batchq.redis_store import Parcelled, RedisStore
 from batchq.spool import fs
 from batchq.spool.inbox import Box, Entry, Parcel, address_of, addressee

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 import orjson
 import redis
 
-from batchq.connect import FOR_EVER, Dialer, Link, Links, Outage, Reply, Unreached, raise_for
+from batchq.connect import Links
+from batchq.dial import dialer_for
 from batchq.errors import (
     ConfigError,
     InternalError,
@@ -47,21 +48,16 @@ from batchq.job import (
     Snoozed,
 )
 from batchq.lifecycle import TOTALS, State, Word
+from batchq.link import Link, Reply
+from batchq.outage import Outage
+from batchq.replies import Unreached, raise_for
 from batchq.scripts import Arg, Keys, Script, call, load
 from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Concern, Ingested, Limits, Store, StoreInfo, Traits, Waiter
 from batchq.tally import BatchStats, NewBatch, full, over, unpack
+from batchq.waiting import WAIT_S, EachWaiter, RedisWaiter
 
-#: The seconds that one blocking wait lasts at the server; a worker looks by itself after it.
-WAIT_S = 5
-#: The same while an answer was lost not long ago: idle workers look each second for claims that they do not know of.
-UNSURE_WAIT_S = 1
-#: A wait that has not ended so long after its time never will: the other side of the connection is gone.
-OVERDUE_S = 1.0
 #: The oldest server that has all that the scripts use (writes after TIME, SMISMEMBER, LPOP with a count).
 OLDEST = (7, 0)
-
-#: Names of one place.
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _T = TypeVar("_T")
 
@@ -252,7 +248,7 @@ class RedisStore(Store):
     ) -> None:
         self._keys = Keys(prefix)
         self._limits = limits or Limits()
-        self._dialer = Dialer(url, socket_timeout_s=socket_timeout_s)
+        self._dialer = dialer_for(url, socket_timeout_s=socket_timeout_s)
         self._links = Links(self._dialer, patience_s=patience_s)
         self._replaced = {"clock": _CLOCK_WITH_OFFSET % self._keys.top("clock-offset")} if clock_offset else {}
         self._scripts: dict[str, Script] = {}
@@ -287,9 +283,7 @@ class RedisStore(Store):
     @property
     def destination(self) -> str:
         """What tells this store from others: server, database and prefix. Holds no password."""
-        host, colon, port = self._links.where.rpartition(":")
-        where = f"localhost{colon}{port}" if host in _LOOPBACK else self._links.where
-        return f"{where}/{self._dialer.db} {self._keys.prefix}"
+        return f"{self._dialer.place}/{self._dialer.db} {self._keys.prefix}"
 
     # -- the way of a call -----------------------------------------------------------------------------------------
 
@@ -824,7 +818,7 @@ class RedisStore(Store):
         fields = self._fields("server")
         if fields is None:
             self._run(("PING",))
-            return StoreInfo(f"redis://{self._links.where}", "redis", "unknown")
+            return StoreInfo(f"{self._dialer.scheme}://{self._links.where}", "redis", "unknown")
         version = fields.get("redis_version", "0")
         if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
             raise StoreVersion(
@@ -832,7 +826,7 @@ class RedisStore(Store):
                 "update the server, or name another in the url"
             )
         name = f"valkey {fields['valkey_version']}" if "valkey_version" in fields else f"redis {version}"
-        return StoreInfo(f"redis://{self._links.where}", "redis", name)
+        return StoreInfo(f"{self._dialer.scheme}://{self._links.where}", "redis", name)
 
     def warnings(self) -> list[str]:
         out: list[str] = []
@@ -872,10 +866,15 @@ class RedisStore(Store):
     # -- waiting, and the life of the handle -------------------------------------------------------------------------
 
     def wake_waiter(self, queues: Sequence[str]) -> Waiter:
-        return RedisWaiter(self._links, [self._of(queue, "wake") for queue in queues])
+        return self._waiter([self._of(queue, "wake") for queue in queues], takes_one=True)
 
     def timer_waiter(self, queues: Sequence[str]) -> Waiter:
-        return RedisWaiter(self._links, [self._of(queue, "timer") for queue in queues])
+        return self._waiter([self._of(queue, "timer") for queue in queues], takes_one=False)
+
+    def _waiter(self, keys: Sequence[str], *, takes_one: bool) -> Waiter:
+        if self._dialer.is_cluster and len(keys) > 1:
+            return EachWaiter(self._links, keys, takes_one=takes_one)
+        return RedisWaiter(self._links, keys)
 
     def forget(self, queue: str) -> None:
         """Takes away what is left of a queue whose jobs have all ended: for one that was made for a trial."""
@@ -903,7 +902,8 @@ class RedisStore(Store):
         names = self._run(("ZRANGEBYSCORE", self._keys.top("masters"), f"({self.now_ms()}", "+inf"))[0]
         if not names:
             return []
-        values = self._run(("MGET", *(self._keys.top(f"master:{name.decode()}") for name in names)))[0]
+        # Not by one MGET: in a cluster these keys are in many slots.
+        values = self._run(*(("GET", self._keys.top(f"master:{name.decode()}")) for name in names))
         return [orjson.loads(value) for value in values if value]
 
     def before_fork(self) -> None:
@@ -914,59 +914,6 @@ class RedisStore(Store):
 
     def close(self) -> None:
         self._links.forget()
-
-
-class RedisWaiter:
-    """A blocking pop on a connection of its own, waited for in a selector instead of in the call."""
-
-    def __init__(self, links: Links, keys: Sequence[str]) -> None:
-        self._links = links
-        self._link = links.new()
-        self._keys = keys
-        self._armed = False
-        #: When the server must have answered.
-        self._due = 0.0
-
-    def arm(self) -> None:
-        now = time.monotonic()
-        if self._armed and now < self._due:
-            return
-        wait_s = UNSURE_WAIT_S if self._links.is_unsure else WAIT_S
-        link = self._link
-        if self._armed:
-            # The other side is gone without a word. The old socket is closed last: the new one has another number,
-            # so that a selector that knows the old one notices.
-            link = self._links.new()
-        try:
-            link.until = now + self._links.call_s
-            link.send(("BLPOP", *self._keys, wait_s))
-        except Unreached as error:
-            self.close()
-            raise StoreUnavailable(str(error)) from error
-        finally:
-            link.until = FOR_EVER
-        if link is not self._link:
-            self._link.close()
-            self._link = link
-        self._armed, self._due = True, now + wait_s + OVERDUE_S
-
-    def fileno(self) -> int:
-        return self._link.fileno()
-
-    def take(self) -> bool:
-        if not self._armed:
-            return False
-        self._armed = False
-        try:
-            return self._link.receive() is not None
-        except (Unreached, redis.ResponseError):
-            # The next call of the store finds out what is wrong, and says so.
-            self._link.close()
-            return False
-
-    def close(self) -> None:
-        self._armed = False
-        self._link.close()
 
 
 def _place(cursor: str, start: int, last: int) -> tuple[int, int]:

@@ -12,13 +12,23 @@ if TYPE_CHECKING:
     from batchq.fallback import Fallback
 
 #: What a url may look like, for messages.
-KINDS = "redis://HOST:PORT/DB, rediss://HOST:PORT/DB, unix:///PATH.sock, spool:PATH or memory:"
+KINDS = (
+    "redis://HOST:PORT/DB, rediss://HOST:PORT/DB, unix:///PATH.sock, redis+sentinel://HOST:PORT,HOST:PORT/NAME, "
+    "redis+cluster://HOST:PORT,HOST:PORT, spool:PATH or memory:"
+)
+#: What a url of a Redis store begins with; with an s behind `redis` it is under TLS.
+REDIS = (
+    "redis://",
+    "rediss://",
+    "unix://",
+    *(f"{scheme}+{kind}://" for scheme in ("redis", "rediss") for kind in ("sentinel", "cluster")),
+)
 
 
 def open_store(url: str, settings: Settings) -> Store:
     """The store under that url. Raises ConfigError for a url that names none; connecting comes with the first call."""
     limits = limits_of(settings)
-    if url.startswith(("redis://", "rediss://", "unix://")):
+    if url.startswith(REDIS):
         from batchq.redis_store import RedisStore
 
         return RedisStore(

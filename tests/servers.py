@@ -100,11 +100,7 @@ class Server:
         log = open(Path(self.folder) / "log", "ab")  # noqa: SIM115 - the child keeps it
         with log:
             self.process = subprocess.Popen(
-                [
-                    binary(self.flavour),
-                    *("--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder),
-                    *("--save", "", "--appendonly", "no", "--daemonize", "no", *self._options, *more),
-                ],
+                self.command(*more),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -119,6 +115,14 @@ class Server:
                     f"{self.flavour} on port {self.port}: no answer within {READY_WITHIN_S:.0f} s; its log:\n{said}"
                 )
             time.sleep(0.01)
+
+    def command(self, *more: str) -> list[str]:
+        """What starts it."""
+        return [
+            binary(self.flavour),
+            *("--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder),
+            *("--save", "", "--appendonly", "no", "--daemonize", "no", *self._options, *more),
+        ]
 
     def answers(self) -> bool:
         """It answers, and it is this process that does: another may have been quicker to take the port."""

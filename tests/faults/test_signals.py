@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from batchq.connect import Dialer, Links
+from batchq.connect import Links
+from batchq.dial import Dialer
 from batchq.job import NewJob, pack_row
 from batchq.lifecycle import State, unaccounted
 from batchq.redis_store import RedisStore

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from batchq.connect import BRISK_S
 from batchq.job import NewJob, new_id, pack_row
-from batchq.redis_store import OVERDUE_S, WAIT_S
 from batchq.scripts import load
+from batchq.waiting import OVERDUE_S, WAIT_S
 from tests.faults.proxy import Proxy
 from tests.process.rig import Rig
 from tests.servers import Server

@@ -11,7 +11,8 @@ import pytest
 import redis
 
 from batchq import connect
-from batchq.connect import Dialer, Link, Links, Outage, Reply, Unreached, raise_for
+from batchq.connect import Links
+from batchq.dial import Dialer
 from batchq.errors import (
     ConfigError,
     InternalError,
@@ -23,7 +24,10 @@ from batchq.errors import (
 )
 from batchq.job import Claim, Completed, NewJob, Retried, pack_error, pack_row
 from batchq.lifecycle import State, Word
+from batchq.link import Link, Reply
+from batchq.outage import Outage
 from batchq.redis_store import RedisStore
+from batchq.replies import Unreached, raise_for
 from tests.faults.proxy import Proxy
 from tests.servers import Server, free_port
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchq.connect import Dialer
+from batchq.dial import Dialer
 from batchq.errors import ConfigError
 
 

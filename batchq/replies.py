@@ -1,0 +1,65 @@
+"""What went wrong on the way to a Redis server, and what its error replies mean for the caller."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import redis
+
+from batchq.errors import InternalError, StoreCorrupt, StoreDenied, StoreError, StoreFull
+
+#: Replies that prove "not executed, try again": the server is starting, a replica, or busy with a script.
+_TRANSIENT = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "MISCONF")
+#: Replies that refuse the user: a person must look, but nothing was executed.
+_DENIED = ("NOAUTH", "WRONGPASS")
+
+
+class Unreached(Exception):
+    """One try did not come through. Inside the Redis modules and their tests only: callers see StoreUnavailable."""
+
+    def __init__(self, text: str, *, sent: bool = False, denied: bool = False, refused: bool = False) -> None:
+        super().__init__(text)
+        #: The server is there and does no writes now: it may answer reads all the same.
+        self.refused = refused
+        #: The call may have been executed; False where it surely was not.
+        self.sent = sent
+        #: The server is there and refuses this user.
+        self.denied = denied
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def code_of(error: redis.ResponseError) -> str:
+    """The first word of an error reply; redis-py takes it out of the text of those that it knows."""
+    return str(getattr(error, "status_code", None) or "") or str(error).split(" ", 1)[0]
+
+
+def raise_for(error: redis.ResponseError, where: str, met_by: str = "") -> NoReturn:
+    """What an error reply means for the caller. Raises Unreached for those that go by themselves. `met_by`: the
+    command of a script that met it, where the server does not say so."""
+    code = code_of(error)
+    text = str(error) if str(error).startswith(code) else f"{code} {error}"
+    if code in _TRANSIENT:
+        raise Unreached(f"redis at {where}: {text}", refused=True) from error
+    if code == "OOM" or isinstance(error, redis.OutOfMemoryError) or "OOM command not allowed" in text:
+        raise StoreFull(
+            f"redis at {where} is out of memory (maxmemory): nothing was enqueued; "
+            "raise maxmemory or let the workers catch up"
+        ) from error
+    if code in _DENIED:
+        raise Unreached(f"redis at {where}: {text}; check the user and password of the url", denied=True) from error
+    if code == "NOPERM" or "ACL failure in script" in text or "user executing the script can't" in text:
+        what = f"{text} (command {met_by})" if met_by and met_by not in text.lower() else text
+        raise StoreDenied(
+            f"redis at {where} refuses: {what}; give the user of the url that right (docs/redis.md lists all)"
+        ) from error
+    if code in ("MOVED", "ASK", "CROSSSLOT"):
+        raise StoreError(
+            f"redis at {where} is a node of a cluster ({text}); write redis+cluster://HOST:PORT in the url"
+        ) from error
+    if code == "WRONGTYPE" or "WRONGTYPE" in text:
+        raise StoreCorrupt(f"redis at {where}: {text}; a key of this prefix was written by something else") from error
+    raise InternalError(f"redis at {where}: {text}") from error
