@@ -20,7 +20,7 @@ HELP = {
     "processes": "Workers: 1 to 256.  [default: one a CPU]",
     "queues": "A queue to serve, with its weight; again for more.  [default: those of the handlers, and default]",
     "strict_order": "Serve the queues in the order given instead of by weight.",
-    "url": "redis://HOST:PORT/DB, rediss://..., unix://..., spool:PATH.  [default: the spool]",
+    "url": "redis://HOST:PORT/DB (also rediss, unix, redis+sentinel, redis+cluster), spool:PATH.  [default: the spool]",
     "prefix": "What all Redis keys begin with.",
     "lease": "A worker's promise to be alive; the time until a lost host's jobs run elsewhere.",
     "shutdown_timeout": "How long a graceful stop waits for running jobs.",
