@@ -21,6 +21,7 @@ from batchq.job import (
 )
 from batchq.lifecycle import State, Word, unaccounted
 from batchq.store import Store
+from batchq.tally import NewBatch
 
 Q = "mail"
 LEASE_MS = 60_000
@@ -116,6 +117,8 @@ def drive(store: Store) -> None:
         raise AssertionError("f never came")
     sealed = store.seal(Q, "w2")
     store.reap(Q, "w2", [Lost(claim, HOUR_MS, 10, ERROR) for claim in sealed.claims])
+    assert store.begin(Q, NewBatch("letters")) in (Word.OK, Word.KNOWN)
+    assert store.conclude(Q, "letters") is Word.OK
     store.pause(Q)
     store.resume(Q)
     store.enqueue(Q, [_job("g"), _job("h")])
