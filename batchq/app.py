@@ -79,6 +79,7 @@ class App:
         config.check_code(self._code)
         self._flags: Mapping[str, object] = {}
         self._settings: config.Settings | None = None
+        self._only_looks = False
         self._store: Store | None = None
         #: Takes the jobs that the store can't take, where there is one.
         self._fallback: Fallback | None = None
@@ -112,6 +113,10 @@ class App:
             self.registry.replace(name, keep_ms=settings.result_keep_ms)
         return settings
 
+    def only_look(self) -> None:
+        """For programs that read and enqueue nothing: a spool that is not there yet is not made."""
+        self._only_looks = True
+
     @cached_property
     def max_payload(self) -> int:
         """The greatest row in bytes. Read at every enqueue: an attribute from its first use on."""
@@ -129,7 +134,7 @@ class App:
             if self._store is None:
                 from batchq.stores import open_fallback, open_store
 
-                opened = open_store(self.settings.store_url, self.settings)
+                opened = open_store(self.settings.store_url, self.settings, make=not self._only_looks)
                 self._fallback = open_fallback(opened, self.settings)
                 self._opened_ms = self.clock.now_us() // 1000
                 # Last: other threads look at it without the lock.

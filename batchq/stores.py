@@ -25,8 +25,11 @@ REDIS = (
 )
 
 
-def open_store(url: str, settings: Settings) -> Store:
-    """The store under that url. Raises ConfigError for a url that names none; connecting comes with the first call."""
+def open_store(url: str, settings: Settings, *, make: bool = True) -> Store:
+    """The store under that url. Raises ConfigError for a url that names none; connecting comes with the first call.
+
+    `make=False`: a spool that is not there is not made, and reads as an empty one.
+    """
     limits = limits_of(settings)
     if url.startswith(REDIS):
         from batchq.redis_store import RedisStore
@@ -42,7 +45,7 @@ def open_store(url: str, settings: Settings) -> Store:
     if scheme == "spool" and rest:
         from batchq.spool import SpoolStore
 
-        return SpoolStore(rest, limits=limits, durability=settings.durability)
+        return SpoolStore(rest, limits=limits, durability=settings.durability, make=make)
     if url == "memory:":
         from batchq.memory_store import MemoryStore
 

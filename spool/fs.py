@@ -29,6 +29,8 @@ REMOTE = frozenset(
     )
 )
 
+#: File systems that give what was allocated to nobody else.
+_RESERVING = frozenset(("ext4", "xfs", "tmpfs"))
 
 #: Errors of an open that are not the file's fault.
 _OURS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT, errno.EINTR))
@@ -121,6 +123,11 @@ def names(path: str) -> list[str]:
         return []
 
 
+def is_there(path: str) -> bool:
+    """Whether something has that name, be it a link to nowhere."""
+    return os.path.lexists(path)
+
+
 def facts(path: str) -> os.stat_result:
     """lstat: a symbolic link is itself."""
     return os.lstat(path)
@@ -158,6 +165,27 @@ def free_inodes(path: str) -> int | None:
     """How many files this user may still make on that file system; None where it has no such limit."""
     vfs = os.statvfs(path)
     return vfs.f_favail if vfs.f_files else None
+
+
+def reserve(path: str, size: int) -> None:
+    """A private file that takes up so much of the disk; one that stands already is kept as it is."""
+    try:
+        fd = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return
+    try:
+        if kind_of_fs(path) in _RESERVING and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+        else:
+            # Where files are compressed, or written anew on each change, only what can't be compressed takes room.
+            for _ in range(0, size, 1 << 16):
+                os.write(fd, os.urandom(min(1 << 16, size)))
+            flush(fd)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
 
 
 class Foreign(NamedTuple):
@@ -277,6 +305,22 @@ def try_lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def lockers(path: str, kind: str) -> list[int]:
+    """Who has a lock on a file (FLOCK, or POSIX as SQLite's are), by pid; nobody where the system has no such list."""
+    try:
+        fact = os.stat(path)
+        with open("/proc/locks", encoding="ascii") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    # `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`; those who wait have an arrow behind the number. The device is
+    # left out: a subvolume's differs from what stat says.
+    fields = [line.split() for line in lines]
+    return sorted(
+        {int(f[4]) for f in fields if len(f) > 5 and f[1] == kind and f[5].rpartition(":")[2] == str(fact.st_ino)}
+    )
 
 
 def stands_at(fd: int, path: str) -> bool:

@@ -23,7 +23,7 @@ from batchq.errors import ConfigError, StoreFull, StoreUnavailable
 from batchq.job import Mark, NewJob, check_id, check_priority, check_queue
 from batchq.lifecycle import Word
 from batchq.payload import parse
-from batchq.spool import fs, wake
+from batchq.spool import ballast, fs, wake
 from batchq.spool.enqueue import enqueue, set_mark
 from batchq.spool.layout import Layout, prepare
 from batchq.spool.ledger import Flush, Ledger
@@ -303,7 +303,6 @@ class Box:
         self.is_ours = is_ours
         self._clock = clock
         self._limits = limits
-        self._owners = fs.owners_of(layout.new)
 
     def take(self, most: int) -> list[str]:
         """What stands under work/ already, then what is new, moved there (I1). Answers the working names."""
@@ -336,7 +335,9 @@ class Box:
             self.set_aside(name, "expected a name that the sweeper gave, found another; drop files into new/")
             return None
         u = named[1] + named[2]
-        read = fs.read_foreign(os.path.join(self.layout.work, name), limit=MAX_FILE, owners=self._owners)
+        read = fs.read_foreign(
+            os.path.join(self.layout.work, name), limit=MAX_FILE, owners=fs.owners_of(self.layout.new)
+        )
         fault = read.fault
         taken_ms = int(named[1], 16)
         if not fault and taken_ms + self._limits.mark_ttl_ms <= self._clock.now_us() // 1000:
@@ -449,6 +450,7 @@ class Sweeper:
             self._tidy_at = now + _TIDY_S
             self._box.tidy()
             wake.tidy(self._ledger.layout, self._ledger.clock.now_us() / 1e6)
+            ballast.keep(self._ledger.layout)
 
     def _sweep(self) -> Ingested:
         files = jobs = bad = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from batchq.errors import ConfigError, StoreCorrupt, StoreError, StoreUnavailable, StoreVersion
@@ -13,7 +14,7 @@ from batchq.spool import fs
 MAJOR = 1
 _FORMAT = re.compile(rb"batchq-spool (\d{1,9})\n")
 _DB = ("queue.db", "queue.db-wal", "queue.db-shm", "queue.db-journal")
-_OURS = frozenset((*_DB, "FORMAT", "gate", "sweep", "waiters", "waiting", "inbox", "lost+found"))
+_OURS = frozenset((*_DB, "FORMAT", "gate", "sweep", "waiters", "waiting", "ballast", "inbox", "lost+found"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class Layout:
         return self.at("waiting")
 
     @property
+    def ballast(self) -> str:
+        """Files that can be given up when there is no room."""
+        return self.at("ballast")
+
+    @property
     def tmp(self) -> str:
         return self.at("inbox", "tmp")
 
@@ -73,6 +79,26 @@ class Layout:
     @property
     def bad(self) -> str:
         return self.at("inbox", "bad")
+
+
+def find(path: str) -> Layout | None:
+    """The spool at a path where it has a ledger, None where there is none yet: nothing is made there.
+
+    Raises what `prepare` raises for a directory that is none for a spool.
+    """
+    layout = Layout(fs.real_path(path))
+    try:
+        if not fs.is_there(layout.root):
+            return None
+        if fault := fs.fault_of_dir(layout.root):
+            raise ConfigError(f"spool: {layout.root}: {fault}")
+        present = fs.names(layout.root)
+        if "queue.db" in present:
+            return prepare(path, ledger=True)
+        _check_present(layout, present)
+    except OSError as error:
+        raise _unusable(layout.root, error) from error
+    return None
 
 
 def prepare(path: str, *, ledger: bool) -> Layout:
@@ -99,18 +125,28 @@ def prepare(path: str, *, ledger: bool) -> Layout:
             fs.make_dir(layout.waiters)
             fs.make_dir(layout.waiting)
     except OSError as error:
-        raise StoreUnavailable(
-            f"spool: {root}: can't be made or entered ({error}); check the path and its owner"
-        ) from error
+        raise _unusable(root, error) from error
     return layout
+
+
+def _unusable(root: str, error: OSError) -> StoreUnavailable:
+    return StoreUnavailable(f"spool: {root}: can't be made or entered ({error}); check the path and its owner")
 
 
 def _stamp(layout: Layout) -> None:
     """Writes FORMAT, or reads it and refuses what this code does not know."""
-    present = fs.names(layout.root)
+    if _check_present(layout, fs.names(layout.root)):
+        return
+    # Two may do this at once: both write the same.
+    temporary = f"{layout.format}.{os.getpid()}.{os.urandom(4).hex()}"
+    fs.write_whole(temporary, layout.format, b"batchq-spool %d\n" % MAJOR)
+
+
+def _check_present(layout: Layout, present: Sequence[str]) -> bool:
+    """Whether a directory with these names in it is a spool; False where it may become one."""
     if "FORMAT" in present:
         check_format(layout)
-        return
+        return True
     foreign = [name for name in present if name not in _OURS and not name.startswith("FORMAT.")]
     if foreign:
         raise ConfigError(
@@ -122,9 +158,7 @@ def _stamp(layout: Layout) -> None:
             f"spool: {layout.root}: has a queue.db but no FORMAT; "
             f"if it is batchq's, write the line 'batchq-spool {MAJOR}' to FORMAT"
         )
-    # Two may do this at once: both write the same.
-    temporary = f"{layout.format}.{os.getpid()}.{os.urandom(4).hex()}"
-    fs.write_whole(temporary, layout.format, b"batchq-spool %d\n" % MAJOR)
+    return False
 
 
 def check_format(layout: Layout) -> None:

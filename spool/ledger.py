@@ -9,30 +9,32 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
+from batchq import log
 from batchq.clock import Clock
-from batchq.errors import InternalError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable, StoreVersion
-from batchq.spool import fs, wake
-from batchq.spool.layout import Layout, prepare
-from batchq.spool.schema import APPLICATION_ID, MIGRATIONS, SCHEMA, TALLY, USER_VERSION, sql
+from batchq.errors import InternalError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from batchq.spool import ballast, fs, gate, opening, wake
+from batchq.spool.gate import Gate
+from batchq.spool.layout import Layout, find, prepare
+from batchq.spool.schema import TALLY, USER_VERSION, sql
 
 Durability = Literal["power", "strict", "process"]
 Row = tuple[Any, ...]
+T = TypeVar("T")
 
-#: Upserts came with it.
-_OLDEST_SQLITE = (3, 24, 0)
-#: A foreign shell is not behind the gate: how long its lock is waited for.
-_BUSY_S = 30.0
 #: The log is moved into the database when it is larger than this; it is looked at after so many commits.
 _LOG_BYTES = 4 << 20
 _LOOK_EVERY = 16
+#: Somebody reads in one transaction for so long that the log can't begin anew: said, and then enqueue is refused.
+LONG_LOG_BYTES = 64 << 20
+_LOG_MOST_BYTES = 1 << 30
+_TELL_S = 60.0
 #: Enqueue is refused when less is free: finishing jobs needs room too.
 _RESERVE_BYTES = 16 << 20
 
@@ -109,15 +111,18 @@ class Tx:
 class Ledger:
     """A handle on the ledger. Threads may share it; a forked child opens its own."""
 
-    def __init__(self, path: str, *, clock: Clock, durability: Durability) -> None:
-        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
-            raise StoreVersion(f"spool: needs SQLite 3.24 or newer, this Python has {sqlite3.sqlite_version}")
-        self.layout: Layout = prepare(path, ledger=True)
+    def __init__(self, path: str, *, clock: Clock, durability: Durability, make: bool = True) -> None:
+        """`make=False`: a spool that is not there reads as an empty one, and is not made."""
+        opening.check_sqlite()
+        #: There is none to be read: an empty one in memory stands for it.
+        found = prepare(path, ledger=True) if make else find(path)
+        self.is_absent = found is None
+        self.layout: Layout = found or Layout(fs.real_path(path))
         self.clock = clock
         self._least = _LEAST[durability]
         self.lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
-        self._gate = -1
+        self._gate = Gate(self.layout.gate)
         self._pid = os.getpid()
         self._writing = False
         self._commits = 0
@@ -127,6 +132,7 @@ class Ledger:
         self._flushed = 0
         self._broken = False
         self._room_until = 0.0
+        self._tell_at = 0.0
         with self.lock:
             self._opened()
         _LEDGERS.add(self)
@@ -143,12 +149,14 @@ class Ledger:
             db = self._opened()
             if self._writing:
                 raise StoreError("spool: called inside its own transaction (by a signal handler?); call it outside")
+            self._check_is_there()
             self._writing = True
             try:
                 # Inside: an exception of a signal handler must not leave the gate locked behind it.
-                fs.lock(self._gate)
+                self._gate.lock()
                 self._check_still_there()
                 db.execute("BEGIN IMMEDIATE")
+                self._check_version(db)
                 tx = Tx(db, self.clock.now_us())
                 yield tx
                 for book in tx.books.values():
@@ -166,8 +174,8 @@ class Ledger:
                     with suppress(sqlite3.Error):
                         db.execute("ROLLBACK")
                 self._writing = False
-                if self._gate >= 0:
-                    fs.unlock(self._gate)
+                if self._gate.is_open:
+                    self._gate.unlock()
         for book in tx.books.values():
             if book.ready and not book.n["paused"]:
                 wake.push(self.layout, "wake", book.queue)
@@ -176,9 +184,30 @@ class Ledger:
         if flush >= self._least:
             self._harden(commit)
 
+    def run(self, flush: Flush, move: Callable[[Tx], T]) -> T:
+        """A move that must go on when the disk is full: it may use the ballast."""
+        try:
+            with self.write(flush) as tx:
+                return move(tx)
+        except StoreFull:
+            ballast.drop(self.layout)
+        with self.write(flush) as tx:
+            return move(tx)
+
+    def _check_is_there(self) -> None:
+        if self.is_absent:
+            raise StoreUnavailable(f"spool: {self.layout.root}: expected a spool, found none; enqueue a job to make it")
+
+    def _check_version(self, db: sqlite3.Connection) -> None:
+        """A newer batchq has brought the ledger up to date while this one was at work: it must write no more."""
+        [[version]] = db.execute("PRAGMA user_version")
+        if version != USER_VERSION:
+            self._broken = True
+            raise opening.newer(self.layout, version)
+
     def _check_still_there(self) -> None:
         """SQLite goes on writing to files that somebody has removed: what it accepted then would be lost."""
-        if not fs.stands_at(self._gate, self.layout.gate):
+        if not self._gate.stands():
             self._broken = True
             raise StoreUnavailable(
                 f"spool: {self.layout.root}: was removed or replaced while it was open; "
@@ -212,15 +241,23 @@ class Ledger:
                 self._failed(db, error)
 
     def check_room(self) -> None:
-        """Raises StoreFull when the disk is nearly full, at most once a second: before jobs are accepted."""
+        """Raises StoreFull when the disk is nearly full, or the log can't begin anew: before jobs are accepted. Looks
+        at most once a second."""
         now = self.clock.monotonic()
         if now < self._room_until:
             return
+        self._check_is_there()
         free = fs.free_bytes(self.layout.root)
         if free < _RESERVE_BYTES:
             raise StoreFull(
                 f"spool: {self.layout.root}: expected at least {_RESERVE_BYTES >> 20} MiB free, found {free >> 20}; "
                 "make room or work the queue off: claims go on"
+            )
+        log_bytes = fs.size_of(self.layout.wal)
+        if log_bytes > _LOG_MOST_BYTES:
+            raise StoreFull(
+                f"spool: {self.layout.wal}: expected at most {_LOG_MOST_BYTES >> 20} MiB, found {log_bytes >> 20}, for "
+                f"somebody reads in one transaction: {self._readers()}; end that, claims go on"
             )
         self._room_until = now + 1.0
 
@@ -231,7 +268,7 @@ class Ledger:
         if db.in_transaction:
             with suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
-        if code == sqlite3.SQLITE_FULL:
+        if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
             # What the log holds twice over is given back: the next attempt may find room.
             if self._writing:
                 with suppress(sqlite3.Error):
@@ -239,7 +276,7 @@ class Ledger:
             raise StoreFull(f"spool: {where}: the disk is full ({error}); make room, then call again") from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise StoreUnavailable(
-                f"spool: {where}: locked for more than {_BUSY_S:.0f} s by something that is not behind the gate "
+                f"spool: {where}: locked for more than {opening.BUSY_S:.0f} s by something that is not behind the gate "
                 f"({error}); end that shell or backup"
             ) from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -279,6 +316,15 @@ class Ledger:
             # Committed is committed: what a checkpoint can't do now, a later one does.
             with suppress(sqlite3.Error):
                 db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            now = self.clock.monotonic()
+            if fs.size_of(self.layout.wal) > LONG_LOG_BYTES and now >= self._tell_at:
+                self._tell_at = now + _TELL_S
+                log.event("warning", "log_grows", path=self.layout.wal, readers=self._readers())
+
+    def _readers(self) -> str:
+        """Who has the database open besides this process, most likely in a long transaction."""
+        found = [one for one in gate.holders(self.layout.at("queue.db-shm"), "POSIX") if one.pid != os.getpid()]
+        return ", ".join(map(str, found)) or "nobody that can be seen"
 
     # -- the connection --------------------------------------------------------------------------------------------
 
@@ -294,16 +340,16 @@ class Ledger:
         if self._broken:
             self._broken = False
             self._shut()
+        if self._db is None and self.is_absent:
+            self._db = opening.nothing()
         if self._db is None:
             try:
-                self._gate = fs.open_lock(self.layout.gate)
-                fs.lock(self._gate)
-                self._db = _connect(self.layout)
-                fs.unlock(self._gate)
+                self._gate.open()
+                self._gate.lock_within(gate.OPEN_S)
+                self._db = opening.connect(self.layout)
+                self._gate.unlock()
             except BaseException as error:
-                gate, self._gate = self._gate, -1
-                if gate >= 0:
-                    fs.close(gate)
+                self._gate.close()
                 if isinstance(error, OSError):
                     where = self.layout.gate
                     raise StoreUnavailable(f"spool: {where}: {error}; check the path and its owner") from error
@@ -313,14 +359,14 @@ class Ledger:
     def _shut(self) -> None:
         """Closes the connection under the gate: the last one to close empties the log and removes it."""
         db, self._db = self._db, None
-        gate, self._gate = self._gate, -1
         if db is not None:
-            fs.lock(gate)
-            with suppress(sqlite3.Error):
-                self._checkpoint(db)
+            if self._gate.is_open:
+                self._gate.lock()
+                with suppress(sqlite3.Error):
+                    self._checkpoint(db)
             with suppress(sqlite3.Error):
                 db.close()
-            fs.close(gate)
+            self._gate.close()
         with self._log_lock:
             self._log.close()
 
@@ -344,88 +390,9 @@ class Ledger:
             self._db = None
             # SQLite keeps its locks on a file a process: the child would believe in those of its parent.
             _POISONED.add(self.layout.db)
-        if self._gate >= 0:
-            # Closed, not unlocked: the lock is shared with the parent, who may hold it.
-            fs.close(self._gate)
-            self._gate = -1
+        # Closed, not unlocked: the lock is shared with the parent, who may hold it.
+        self._gate.close()
         self._log.close()
-
-
-def _connect(layout: Layout) -> sqlite3.Connection:
-    """Opens the ledger, under the gate, and makes it where there is none."""
-    # SQLite would make it with mode 0644 under the umask. Only a new file is touched: it has no locks to lose yet.
-    try:
-        fs.create_empty(layout.db)
-    except OSError as error:
-        raise StoreUnavailable(f"spool: {layout.db}: {error}; check the disk, the owner and the mode") from error
-    db = None
-    try:
-        db = sqlite3.connect(
-            layout.db, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
-        )
-        _check_whose(db, layout)
-        [[mode]] = db.execute("PRAGMA journal_mode=WAL")
-        if mode != "wal":
-            raise StoreError(
-                f"spool: {layout.db}: expected SQLite to keep a WAL here, it keeps {mode!r}; use another disk"
-            )
-        db.execute("PRAGMA synchronous=NORMAL")
-        db.execute("PRAGMA wal_autocheckpoint=0")
-        db.execute("PRAGMA journal_size_limit=16777216")
-        db.execute("PRAGMA cache_size=-16000")
-        if sys.platform == "darwin":
-            db.execute("PRAGMA fullfsync=1")
-            db.execute("PRAGMA checkpoint_fullfsync=1")
-        [[version]] = db.execute("PRAGMA user_version")
-        if not version:
-            _create(db)
-        elif version < USER_VERSION:
-            _migrate(db, version)
-    except BaseException as error:
-        if db is not None:
-            db.close()
-        if isinstance(error, sqlite3.Error):
-            kind = StoreCorrupt if isinstance(error, sqlite3.DatabaseError) and "not a database" in str(error) else None
-            raise (kind or StoreUnavailable)(f"spool: {layout.db}: can't be opened ({error})") from error
-        raise
-    return db
-
-
-def _check_whose(db: sqlite3.Connection, layout: Layout) -> None:
-    [[whose]] = db.execute("PRAGMA application_id")
-    [[version]] = db.execute("PRAGMA user_version")
-    if whose == 0 and version == 0:
-        [[tables]] = db.execute("SELECT count(*) FROM sqlite_master")
-        if not tables:
-            return
-    if whose != APPLICATION_ID:
-        raise StoreCorrupt(
-            f"spool: {layout.db}: is a database, but not batchq's; give the spool a directory of its own"
-        )
-    if version > USER_VERSION:
-        raise StoreVersion(
-            f"spool: {layout.db}: has schema {version}, this batchq writes schema {USER_VERSION}; "
-            "use the batchq that wrote it, or a new directory"
-        )
-
-
-def _create(db: sqlite3.Connection) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    for statement in SCHEMA:
-        db.execute(statement)
-    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    db.execute(f"PRAGMA user_version={USER_VERSION}")
-    db.execute("COMMIT")
-
-
-def _migrate(db: sqlite3.Connection, version: int) -> None:
-    """An older schema is brought to this one in place, whole or not at all."""
-    db.execute("BEGIN IMMEDIATE")
-    for older in range(version, USER_VERSION):
-        for statement in MIGRATIONS[older]:
-            db.execute(statement)
-    db.execute(f"PRAGMA user_version={USER_VERSION}")
-    db.execute("COMMIT")
 
 
 # -- forks ---------------------------------------------------------------------------------------------------------
@@ -451,6 +418,7 @@ def _before_fork() -> None:
         _parted.append(ledger)
         with suppress(Exception):
             ledger.close()
+    gate.before_fork()
 
 
 def _after_fork() -> None:

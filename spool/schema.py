@@ -82,8 +82,9 @@ SCHEMA: Final = (
     "CREATE TABLE master(id TEXT PRIMARY KEY, until INTEGER NOT NULL, status BLOB NOT NULL) WITHOUT ROWID",
 )
 
-#: What brings a schema to the next one, by the number that it has. Under the gate, in one transaction.
-MIGRATIONS: Final = {1: ("ALTER TABLE job ADD COLUMN batch TEXT", _BATCH, _BATCH_ENDS)}
+#: What brings a schema to the next one, by the number that it has. Under the gate, in one transaction. Columns that are
+#: added have defaults.
+MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {1: ("ALTER TABLE job ADD COLUMN batch TEXT", _BATCH, _BATCH_ENDS)}
 
 #: Every statement that the engine sends, in the order of import. A test asks SQLite for the plan of each.
 STATEMENTS: Final[list[str]] = []

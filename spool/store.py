@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 import weakref
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, get_args
 
 import orjson
 
+from batchq import log
 from batchq.clock import SYSTEM, Clock
-from batchq.errors import ConfigError
+from batchq.errors import ConfigError, StoreFull
 from batchq.job import (
     Buried,
     Claims,
@@ -35,10 +37,15 @@ from batchq.job import (
 )
 from batchq.lifecycle import State, Word
 from batchq.spool import batches, claim, enqueue, inbox, lease, leave, manage, reads, settle, wake
-from batchq.spool.ledger import Durability, Flush, Ledger
+from batchq.spool.ledger import Durability, Flush, Ledger, Tx
 from batchq.spool.schema import USER_VERSION, sql
 from batchq.store import PROMOTE_LIMIT, Ingested, Limits, Store, StoreInfo, Traits
 from batchq.tally import BatchStats, NewBatch
+
+T = TypeVar("T")
+
+#: Between two looks of a worker whether there is room again.
+_ROOM_S = 0.2
 
 _PUBLISH = sql(
     "INSERT INTO master(id,until,status) VALUES(?,?,?) "
@@ -66,12 +73,15 @@ class SpoolStore(Store):
         limits: Limits = Limits(),  # noqa: B008 - a frozen value
         clock: Clock = SYSTEM,
         durability: Durability = "power",
+        make: bool = True,
     ) -> None:
+        """`make=False`: for looking. Where there is no spool none is made, and it reads as an empty one."""
         if durability not in get_args(Durability):
             raise ConfigError(f"durability: expected power, strict or process, found {durability!r:.60}")
         self._limits = limits
         self._clock = clock
-        self._ledger = Ledger(os.fspath(path), clock=clock, durability=durability)
+        self._ledger = Ledger(os.fspath(path), clock=clock, durability=durability, make=make)
+        self._give_up: Callable[[], bool] | None = None
         self._waiters: weakref.WeakSet[wake.FifoWaiter] = weakref.WeakSet()
         self._inbox = inbox.Sweeper(self._ledger, limits)
         #: Queue -> the lane up to which marks were looked at.
@@ -99,15 +109,13 @@ class SpoolStore(Store):
 
     def register(self, queue: str, worker: str, lease_ms: int) -> Word:
         check_queue(queue)
-        with self._ledger.write(Flush.STRICT) as tx:
-            return lease.register(tx.book(queue), worker, lease_ms)
+        return self._run(Flush.STRICT, lambda tx: lease.register(tx.book(queue), worker, lease_ms))
 
     def claim(self, queue: str, worker: str, want: int, held: int) -> Claims:
         return self.exchange(queue, worker, (), want, held).claimed
 
     def renew(self, queue: str, workers: Sequence[str], lease_ms: int) -> Renewal:
-        with self._ledger.write(Flush.STRICT) as tx:
-            return lease.renew(tx.book(queue), workers, lease_ms)
+        return self._run(Flush.STRICT, lambda tx: lease.renew(tx.book(queue), workers, lease_ms))
 
     def complete(self, queue: str, worker: str, outcomes: Sequence[Completed], *, again: bool = False) -> list[Word]:
         return list(self.exchange(queue, worker, outcomes, 0, 0, again=again).words)
@@ -127,24 +135,47 @@ class SpoolStore(Store):
     def exchange(
         self, queue: str, worker: str, outcomes: Sequence[Outcome], want: int, held: int, *, again: bool = False
     ) -> Exchange:
-        words: tuple[Word, ...] = ()
-        claimed = Claims(Word.OK)
         if not outcomes:
             if want <= 0:
-                return Exchange(words, claimed)
+                return Exchange((), Claims(Word.OK))
             nothing = claim.nothing_there(self._ledger, queue, worker, held)
             if nothing is not None:
-                return Exchange(words, nothing)
-        with self._ledger.write(Flush.STRICT) as tx:
+                return Exchange((), nothing)
+
+        def move(tx: Tx) -> Exchange:
+            words: tuple[Word, ...] = ()
+            claimed = Claims(Word.OK)
             book = tx.book(queue)
             holds: int | None = None
             if outcomes:
                 words, holds = settle.settle(book, worker, outcomes, again, self._limits)
             if want > 0:
                 claimed = claim.claim(book, worker, want, held, holds=holds)
-        if claimed.word is Word.OK and claimed.claims:
+            return Exchange(words, claimed)
+
+        done = self._run(Flush.STRICT, move)
+        if done.claimed.word is Word.OK and done.claimed.claims:
             self._stand_down()
-        return Exchange(words, claimed)
+        return done
+
+    def _run(self, flush: Flush, move: Callable[[Tx], T]) -> T:
+        """All moves but enqueue go on when the disk is full. Where not even the ballast helps, a worker waits for room:
+        what it has finished must not run again for want of a note."""
+        since: float | None = None
+        while True:
+            try:
+                done = self._ledger.run(flush, move)
+            except StoreFull as error:
+                if self._give_up is None or self._give_up():
+                    raise
+                if since is None:
+                    since = self._clock.monotonic()
+                    log.event("error", "store_full", error=str(error))
+                time.sleep(_ROOM_S)
+            else:
+                if since is not None:
+                    log.event("warning", "store_has_room", after_ms=int((self._clock.monotonic() - since) * 1000))
+                return done
 
     def _stand_down(self) -> None:
         """A process that has found work must not be roused for more: hints are for the idle."""
@@ -160,54 +191,43 @@ class SpoolStore(Store):
             if ready:
                 wake.push(self._ledger.layout, "wake", queue)
             return promoted
-        with self._ledger.write(Flush.STRICT) as tx:
-            return claim.promote(tx.book(queue), limit, self._limits)
+        return self._run(Flush.STRICT, lambda tx: claim.promote(tx.book(queue), limit, self._limits))
 
     def _forget_marks(self, queue: str) -> None:
         over, seen = claim.old_marks(self._ledger, queue, self._marks_seen.get(queue, ""), self._limits)
         self._marks_seen[queue] = seen
         if over:
-            with self._ledger.write(Flush.STRICT) as tx:
-                claim.unmark(tx.book(queue), over, self._limits)
+            self._run(Flush.STRICT, lambda tx: claim.unmark(tx.book(queue), over, self._limits))
 
     def seal(self, queue: str, worker: str, expected_ms: int | None = None) -> Sealed:
-        with self._ledger.write(Flush.STRICT) as tx:
-            return lease.seal(tx.book(queue), worker, expected_ms)
+        return self._run(Flush.STRICT, lambda tx: lease.seal(tx.book(queue), worker, expected_ms))
 
     def reap(self, queue: str, worker: str, outcomes: Sequence[Lost]) -> int:
-        with self._ledger.write(Flush.STRICT) as tx:
-            return settle.reap(tx.book(queue), worker, outcomes, self._limits)
+        return self._run(Flush.STRICT, lambda tx: settle.reap(tx.book(queue), worker, outcomes, self._limits))
 
     def cancel(self, queue: str, ids: Sequence[str]) -> list[Word]:
-        with self._ledger.write(Flush.ACCEPTED) as tx:
-            return manage.cancel(tx.book(queue), ids, self._limits)
+        return self._run(Flush.ACCEPTED, lambda tx: manage.cancel(tx.book(queue), ids, self._limits))
 
     def requeue(self, queue: str, ids: Sequence[str]) -> list[Word]:
-        with self._ledger.write(Flush.ACCEPTED) as tx:
-            return manage.requeue(tx.book(queue), ids)
+        return self._run(Flush.ACCEPTED, lambda tx: manage.requeue(tx.book(queue), ids))
 
     def purge(self, queue: str, state: State, ids: Sequence[str]) -> int:
-        with self._ledger.write(Flush.ACCEPTED) as tx:
-            return manage.purge(tx.book(queue), state, ids, self._limits)
+        return self._run(Flush.ACCEPTED, lambda tx: manage.purge(tx.book(queue), state, ids, self._limits))
 
     def pause(self, queue: str) -> None:
         check_queue(queue)
-        with self._ledger.write(Flush.ACCEPTED) as tx:
-            manage.pause(tx.book(queue))
+        self._run(Flush.ACCEPTED, lambda tx: manage.pause(tx.book(queue)))
 
     def resume(self, queue: str) -> None:
         check_queue(queue)
-        with self._ledger.write(Flush.ACCEPTED) as tx:
-            manage.resume(tx.book(queue))
+        self._run(Flush.ACCEPTED, lambda tx: manage.resume(tx.book(queue)))
 
     def begin(self, queue: str, batch: NewBatch) -> Word:
         check_queue(queue)
-        with self._ledger.write(Flush.ACCEPTED) as tx:
-            return batches.begin(tx.book(queue), batch)
+        return self._run(Flush.ACCEPTED, lambda tx: batches.begin(tx.book(queue), batch))
 
     def conclude(self, queue: str, batch_id: str) -> Word:
-        with self._ledger.write(Flush.ACCEPTED) as tx:
-            return batches.conclude(tx.book(queue), batch_id)
+        return self._run(Flush.ACCEPTED, lambda tx: batches.conclude(tx.book(queue), batch_id))
 
     def leaving(self, queue: str, state: State, limit: int) -> list[leave.Leaving]:
         """The first pending or delayed jobs with all they have behind them: for moving them to another store."""
@@ -264,14 +284,22 @@ class SpoolStore(Store):
         return waiter
 
     def publish(self, master: str, status: dict[str, Any], ttl_ms: int) -> None:
-        with self._ledger.write(Flush.STRICT) as tx:
+        def move(tx: Tx) -> None:
             now = tx.now_us // 1000
             if status:
                 tx.db.execute(_PUBLISH, (master, now + ttl_ms, orjson.dumps(status)))
             tx.db.execute(_UNPUBLISH, ("" if status else master, now))
 
+        self._run(Flush.STRICT, move)
+
     def masters(self) -> list[dict[str, Any]]:
         return [orjson.loads(status) for (status,) in self._ledger.look(_MASTERS, (self.now_ms(),))]
+
+    def be_patient(self, give_up: Callable[[], bool]) -> None:
+        self._give_up = give_up
+
+    def be_brisk(self) -> None:
+        self._give_up = None
 
     def before_fork(self) -> None:
         self._ledger.close()

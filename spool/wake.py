@@ -9,6 +9,7 @@ Hints are never state: a lost one costs the time until the waiter looks by itsel
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import Literal
 
 from batchq.errors import StoreUnavailable
 from batchq.job import check_queue
-from batchq.spool import fs
+from batchq.spool import ballast, fs
 from batchq.spool.layout import Layout
 
 Kind = Literal["wake", "timer"]
@@ -70,11 +71,20 @@ class FifoWaiter:
         self._name = f"{self._pid}-{os.urandom(4).hex()}"
         self._fifo = self._layout.at("waiters", self._name)
         try:
-            fs.make_dir(self._layout.waiters)
-            fs.make_dir(self._layout.waiting)
-            self._fd = fs.make_fifo(self._fifo)
+            self._make()
         except OSError as error:
             raise StoreUnavailable(f"spool: {self._fifo}: can't make a FIFO to wait on ({error})") from error
+
+    def _make(self) -> None:
+        fs.make_dir(self._layout.waiters)
+        fs.make_dir(self._layout.waiting)
+        try:
+            self._fd = fs.make_fifo(self._fifo)
+        except OSError as error:
+            # No inode is left: a worker must be able to wait all the same.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not ballast.drop(self._layout):
+                raise
+            self._fd = fs.make_fifo(self._fifo)
 
     def _links(self, name: str) -> list[str]:
         return [self._layout.at("waiting", f"{self.kind}:{queue}:{name}") for queue in self._queues]

@@ -32,7 +32,7 @@ def export(state: str, chosen: Chosen, limit: int, format_: str, url: str | None
     batchq export --state dead --job deliver > dead.ndjson
     """
     count = 0
-    with reach(url, prefix) as app:
+    with reach(url, prefix, only_look=True) as app:
         chosen.note_unknown(app)
         for one in app.jobs(state=state, queue=chosen.queue, chosen=chosen.what, limit=limit or None):
             json_line(envelope(one), indent=False)

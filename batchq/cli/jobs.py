@@ -40,7 +40,7 @@ def jobs(state: str | None, chosen: Chosen, limit: int, as_json: bool, url: str 
     """
     if state is None and chosen.what.due_ms is not None:
         state = "delayed"
-    with reach(url, prefix) as app:
+    with reach(url, prefix, only_look=True) as app:
         chosen.note_unknown(app)
         now_ms = app.store.now_ms()
         # One more than asked for tells whether there are more.
@@ -117,7 +117,7 @@ def show(job_id: str, queue: str | None, as_json: bool, url: str | None, prefix:
     batchq show 01h2x...           why did it die
     batchq show 01h2x... --json    all that is known, tracebacks of older attempts too
     """
-    with reach(url, prefix) as app:
+    with reach(url, prefix, only_look=True) as app:
         job = app.get(job_id, queue) if job_id.isprintable() else None
     if job is None:
         where = f"queue {queue}" if queue else "any queue"

@@ -180,12 +180,18 @@ def load(flags: dict[str, object], command: str) -> tuple[App, Settings, str]:
 
 
 def reach(
-    url: str | None = None, prefix: str | None = None, *, only_look: bool = False, fallback: bool | None = None
+    url: str | None = None,
+    prefix: str | None = None,
+    *,
+    only_look: bool = False,
+    brief: bool = False,
+    fallback: bool | None = None,
 ) -> App:
     """An App on the store that the flags, the environment or the file name; no handlers are needed for it.
 
     Where none of them names a store, but an app is configured, the app's own code says which one: the same store
-    that `batchq start` would serve. With `only_look` a silent server is given up sooner: health checks must answer.
+    that `batchq start` would serve. With `only_look` a spool that is not there is not made; with `brief` a silent
+    server is given up sooner: health checks must answer.
     Raises ConfigError, AppError.
     """
     from batchq import config
@@ -208,7 +214,9 @@ def reach(
             ) from error
     else:
         app = App()
-    if only_look and "socket_timeout" not in settings.sources:
+    if brief and "socket_timeout" not in settings.sources:
         flags["socket_timeout"] = LOOK
     app.configure(flags)
+    if only_look:
+        app.only_look()
     return app

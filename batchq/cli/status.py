@@ -41,7 +41,7 @@ def status(as_json: bool, watch: bool, every_ms: int, pid_file: str | None, url:
     Exit code 4 if the store can't be reached; then the workers shown are those of this host, where a pid file is
     named.
     """
-    with reach(url, prefix, only_look=True) as app:
+    with reach(url, prefix, only_look=True, brief=True) as app:
 
         def look() -> dict[str, Any]:
             stats = app.stats()
@@ -138,7 +138,7 @@ def workers(as_json: bool, pid_file: str | None, url: str | None, prefix: str | 
 
     While the store is away: those of this host, where a pid file is named.
     """
-    with reach(url, prefix, only_look=True) as app:
+    with reach(url, prefix, only_look=True, brief=True) as app:
         try:
             masters = app.store.masters()
         except StoreUnavailable as error:

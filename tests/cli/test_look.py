@@ -25,6 +25,18 @@ def test_status_of_an_empty_store(run: Run, url: str) -> None:
     assert set(found["spool"]) == {"path", "files", "jobs", "bad"}
 
 
+@pytest.mark.parametrize(
+    "command", [("status",), ("jobs",), ("show", "x"), ("workers",), ("export", "--state", "dead")]
+)
+def test_looking_makes_no_spool(run: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
+    """Neither the one that is named nor the default one: it would look like a place where jobs wait."""
+    home = tmp_path / "home"
+    ran = run(*command, env={"BATCHQ_SPOOL": str(home / "spool")})
+    assert ran.code in (0, 1), ran
+    assert not home.exists()
+    assert not (tmp_path / "spool").exists()
+
+
 def test_status_counts_each_state(run: Run, scene: Scene) -> None:
     """Counts are jobs in that state now, totals obey the law."""
     scene.dead("d")

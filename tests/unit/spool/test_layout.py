@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from batchq.errors import ConfigError, StoreCorrupt, StoreError, StoreUnavailable, StoreVersion
-from batchq.lifecycle import State
-from batchq.spool import SpoolStore, drop, fs
-from batchq.spool.schema import APPLICATION_ID, USER_VERSION
+from batchq.lifecycle import State, Word
+from batchq.spool import SpoolStore, drop, fs, ledger, opening
+from batchq.spool.schema import APPLICATION_ID, MIGRATIONS, USER_VERSION
 from batchq.tally import NewBatch
 from tests.unit.spool.helpers import Q, a_job, claim_all, run
 
@@ -176,6 +176,60 @@ def _schema(path: Path) -> tuple[int, set[tuple[str, ...]]]:
     facts |= {("index", name) for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='index'")}
     db.close()
     return version, facts
+
+
+def _add_a_step(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+    """What a later batchq would have: one more schema, and the way to it."""
+    monkeypatch.setattr(opening, "USER_VERSION", USER_VERSION + 1)
+    monkeypatch.setattr(ledger, "USER_VERSION", USER_VERSION + 1)
+    monkeypatch.setattr(opening, "MIGRATIONS", {**MIGRATIONS, USER_VERSION: statements})
+
+
+def test_older_schema_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place, when it is opened: its jobs stand as they stood. The process that had it open writes no more."""
+    old = SpoolStore(tmp_path / "s")
+    old.enqueue(Q, [a_job("a")])
+    with monkeypatch.context() as patch:
+        _add_a_step(patch, "ALTER TABLE job ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'")
+        new = SpoolStore(tmp_path / "s")
+        assert new.enqueue(Q, [a_job("b")]) == [Word.OK]
+        assert new._ledger.look("SELECT id, colour FROM job") == [("a", "blue"), ("b", "blue")]
+        new.close()
+    with pytest.raises(StoreVersion, match=f"has schema {USER_VERSION + 1}, this batchq writes schema {USER_VERSION}"):
+        old.enqueue(Q, [a_job("c")])
+    old.close()
+
+
+def test_step_that_fails_leaves_the_older_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it or nothing, so that the batchq before can still be used."""
+    SpoolStore(tmp_path / "s").close()
+    with monkeypatch.context() as patch:
+        _add_a_step(patch, "ALTER TABLE job ADD COLUMN colour TEXT", "ALTER TABLE no_such ADD COLUMN colour TEXT")
+        with pytest.raises(StoreError, match="no such table: no_such"):
+            SpoolStore(tmp_path / "s")
+    store = SpoolStore(tmp_path / "s")
+    assert store.enqueue(Q, [a_job("a")]) == [Word.OK]
+    store.close()
+
+
+@pytest.mark.parametrize("make_folder", [False, True])
+def test_looking_makes_nothing(tmp_path: Path, make_folder: bool) -> None:
+    """Where there is no ledger it reads as an empty one; writing there is refused."""
+    if make_folder:
+        (tmp_path / "s").mkdir()
+    store = SpoolStore(tmp_path / "s", make=False)
+    assert (store.queues(), store.masters(), store.get(Q, "a")) == ([], [], None)
+    assert store.stats(Q).counts["pending"] == 0
+    with pytest.raises(StoreUnavailable, match="expected a spool, found none"):
+        store.enqueue(Q, [a_job()])
+    store.close()
+    assert [path.name for path in tmp_path.rglob("*")] == ["s"] * make_folder
+
+
+def test_looking_at_what_can_be_no_spool_says_so(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").touch()
+    with pytest.raises(ConfigError, match=r"found 'setup.py' and no FORMAT"):
+        SpoolStore(tmp_path, make=False)
 
 
 def test_database_of_others_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from batchq.errors import ConfigError, QueueFull, StoreError, StoreFull, StoreUnavailable
 from batchq.job import Completed, Mark
 from batchq.lifecycle import Word
-from batchq.spool import SpoolStore, fs, ledger
+from batchq.spool import SpoolStore, fs, ledger, opening
 from tests.unit.spool.helpers import LEASE_MS, Q, a_job, check_books, claim_all, fork, run, wait
 
 
@@ -163,7 +163,7 @@ def test_ledger_without_room_says_full_and_keeps_its_books(store: SpoolStore, pa
 
 def test_foreign_lock_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell that holds a write lock is not behind the gate."""
-    monkeypatch.setattr(ledger, "_BUSY_S", 0.05)
+    monkeypatch.setattr(opening, "BUSY_S", 0.05)
     store = SpoolStore(path)
     shell = sqlite3.connect(path / "queue.db", isolation_level=None)
     shell.execute("BEGIN IMMEDIATE")

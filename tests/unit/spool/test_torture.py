@@ -101,12 +101,12 @@ def reap(store: SpoolStore, name: str, rng: random.Random) -> None:
         assert store.reap(QUEUE, name, []) == 0
 
 
-def torture(folder: Path, seconds: float, seed: int) -> int:
-    """Runs all of them and kills one after the other. Answers how many were killed."""
+def torture(folder: Path, kills: int, seed: int) -> None:
+    """Runs all of them and kills so many, one after the other."""
     rng = random.Random(seed)
     kinds: list[Callable[[Path, str], None]] = [producer, producer, worker, worker, worker, sweeper]
     running: dict[int, tuple[Callable[[Path, str], None], str]] = {}
-    started = kills = 0
+    started = 0
     store = SpoolStore(folder / "s")
 
     def start(kind: Callable[[Path, str], None]) -> None:
@@ -117,9 +117,8 @@ def torture(folder: Path, seconds: float, seed: int) -> int:
 
     for kind in kinds:
         start(kind)
-    end = SYSTEM.monotonic() + seconds
     try:
-        while SYSTEM.monotonic() < end:
+        for _ in range(kills):
             time.sleep(rng.random() * 0.06)
             pid = rng.choice(list(running))
             os.kill(pid, signal.SIGKILL)
@@ -127,7 +126,6 @@ def torture(folder: Path, seconds: float, seed: int) -> int:
             kind, name = running.pop(pid)
             # One that ended by itself has found a fault.
             assert os.WIFSIGNALED(status), (name, os.waitstatus_to_exitcode(status))
-            kills += 1
             if kind is worker:
                 reap(store, name, rng)
             start(kind)
@@ -139,7 +137,6 @@ def torture(folder: Path, seconds: float, seed: int) -> int:
         if kind is worker:
             reap(store, name, rng)
     store.close()
-    return kills
 
 
 def finish(folder: Path) -> None:
@@ -161,11 +158,11 @@ def finish(folder: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("seconds", [4.0, pytest.param(60.0, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
-def test_killed_processes_lose_nothing_and_finish_nothing_twice(tmp_path: Path, seconds: float) -> None:
+@pytest.mark.parametrize("kills", [50, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_killed_processes_lose_nothing_and_finish_nothing_twice(tmp_path: Path, kills: int) -> None:
     """What was accepted has run, each job is completed once, and every count is exact."""
     SpoolStore(tmp_path / "s").close()
-    kills = torture(tmp_path, seconds, seed=random.randrange(10**6))
+    torture(tmp_path, kills, seed=random.randrange(10**6))
     finish(tmp_path)
     check_books(tmp_path / "s")
     store = SpoolStore(tmp_path / "s")
@@ -178,7 +175,6 @@ def test_killed_processes_lose_nothing_and_finish_nothing_twice(tmp_path: Path, 
     # A killed producer may have come through without a word; a killed worker runs a job again. No job completes twice.
     assert stats.totals["completed"] == stats.totals["enqueued"] == len(set(started))
     assert stats.totals["fenced"] == 0
-    assert kills > 20
     assert len(accepted) > 100
     assert store.leases(QUEUE).ends.keys() == {"last"}
     store.close()
