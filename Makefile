@@ -1,13 +1,14 @@
 # The commands of this repository; `make help` lists them. Everything runs in .venv, which `make setup` makes.
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types test chaos bench demo dist clean
+.PHONY: help setup check lint types test chaos bench bench-peers demo dist clean
 
 PY := .venv/bin/python
 SECONDS ?= 60
 SEED ?=
+ROUNDS ?= 5
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: ## a virtual environment with all that tests and checks need
 	python3 -m venv .venv
@@ -29,7 +30,11 @@ chaos: ## long runs with kills: make chaos SECONDS=60 SEED=7
 	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -n 0 -m "slow or not slow" tests/chaos -s
 
 bench: ## the benchmarks, one after the other
-	for b in enqueue drain latency idle; do $(PY) benchmarks/$$b.py || exit 1; done
+	for b in enqueue drain retry latency fairness heavy cost idle growth promote; do $(PY) benchmarks/$$b.py || exit 1; done
+
+bench-peers: ## batchq beside other job queues, which are installed into environments of their own: make bench-peers ROUNDS=2
+	$(PY) benchmarks/compare.py --rounds $(ROUNDS) --json benchmarks/results/peers.json
+	$(PY) benchmarks/compare.py --report benchmarks/results/peers.json
 
 demo: ## the main job on generated input
 	.venv/bin/batchq demo

@@ -23,7 +23,7 @@ from peers import report, systems
 from peers.environments import NotInstallable
 from peers.questions import QUESTIONS
 from peers.systems import OURS, System
-from peers.trial import Failed, Trial, others
+from peers.trial import Failed, Trial
 
 #: These need no second look: memory is no matter of chance.
 ONCE = ("idle",)
@@ -71,7 +71,7 @@ def measure(args: argparse.Namespace, system: System, child: list[str], question
     """The figures of one run, with what others used meanwhile; or the error."""
     began = time.monotonic()
     try:
-        with Trial(system, child, question, server=args.server, folder=args.folder) as trial, others() as used:
+        with Trial(system, child, question, server=args.server, folder=args.folder) as trial, rig.others() as used:
             found: dict[str, Any] = dict(QUESTIONS[question](trial, args))
             found["others_pct"] = used()
     except Failed as error:

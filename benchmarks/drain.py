@@ -7,7 +7,6 @@ bare loop (bare.py) does the same with as many processes: claims, tokens and not
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,17 +17,7 @@ import work
 
 def ours(url: str, handler: str, jobs: int, workers: int) -> float:
     """Jobs a second of one drain."""
-    work.app.configure({"url": url})
-    store = work.app.store
-    store.pause("default")
-    work.app.call(handler).enqueue_many((n, rig.PAD) for n in range(jobs))
-    with rig.workers(url, workers, work.app):
-        began = time.perf_counter()
-        store.resume("default")
-        rig.wait_until(lambda: store.stats("default").totals["completed"] >= jobs, f"{jobs} jobs are completed")
-        seconds = time.perf_counter() - began
-    work.app.close()
-    return jobs / seconds
+    return jobs / rig.drained(url, work.app, work.app.call(handler), jobs, workers).seconds
 
 
 def bare_loop(store: str, url: str, jobs: int, workers: int) -> float:
@@ -58,18 +47,10 @@ def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) ->
     rig.row(store, f"jobs that wait 1 ms, {workers} workers", rig.rate(runs), f"at most {workers * 1000:,}/s")
 
 
-def main() -> None:
-    parser = rig.parser(__doc__)
-    parser.add_argument("--jobs", type=int, default=100_000, metavar="N")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 8], metavar="N")
-    args = parser.parse_args()
-    if args.smoke:
-        args.jobs, args.workers = 500, [2]
-    rig.begin(args, __doc__)
-    with rig.stores(args) as stores:
-        for name, new_url in stores.items():
-            measure(args, name, new_url)
-
-
 if __name__ == "__main__":
-    main()
+    rig.main(
+        __doc__,
+        measure,
+        jobs=rig.Option(100_000, 500, "N", "jobs of a run"),
+        workers=rig.Option([1, 2, 8], [2], "N", "numbers of workers"),
+    )

@@ -1,13 +1,15 @@
 """How many jobs a second can one producer enqueue, one at a time and in bulk, against the store's plainest insert?
 
 The plainest insert: on Redis an LPUSH of the same row, in bulk pipelined by 480 (batchq's own step); on the spool an
-INSERT into a table of one column, each committed and synced for one at a time, a transaction of 1,000 in bulk.
+INSERT into a table of one column, each committed and synced for one at a time, a transaction of 1,000 in bulk. Beside
+it on Redis: the script that batchq calls, called through redis-py.
 """
 
 from __future__ import annotations
 
 import argparse
 import sqlite3
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,9 @@ from pathlib import Path
 import bare
 import rig
 import work
+
+from batchq.job import new_id
+from batchq.scripts import Keys, call, shipped
 
 STEP = {"redis": 480, "spool": 1000}
 
@@ -46,6 +51,21 @@ def _ours(url: str, jobs: int, act: Callable[[], object]) -> float:
         raise RuntimeError(f"{counted} jobs are pending, {jobs + 1} were enqueued")
     work.app.close()
     return found
+
+
+def same_script(url: str, jobs: int) -> float:
+    """The script that batchq calls, with a row and an id made anew, through redis-py's own client."""
+    connection, script, keys = rig.client(url), shipped("enqueue"), Keys("bq")
+    connection.script_load(script.text)
+
+    def send(n: int) -> None:
+        row = bare.row_of(n)[1:]
+        argv = (n + 1, 604_800_000, 86_400_000, "", 0, new_id(), row, "")
+        answer = connection.execute_command(*call(script, keys, "default", argv, owner="bare"))
+        if answer != [b"ok"]:
+            raise RuntimeError(f"the script answered {answer}")
+
+    return timed(jobs, lambda: [send(n) for n in range(jobs)])
 
 
 def bare_one(store: str, url: str, jobs: int) -> float:
@@ -101,19 +121,11 @@ def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) ->
         runs = [our(new_url(), jobs) for _ in range(args.repeat)]
         floor = [plain(store, new_url(), jobs) for _ in range(args.repeat)]
         rig.row(store, case, rig.rate(runs), f"bare {rig.rate(floor).strip()}", rig.ratio(runs, floor))
-
-
-def main() -> None:
-    parser = rig.parser(__doc__)
-    parser.add_argument("--jobs", type=int, default=100_000, metavar="N", help="in bulk; a tenth of it one at a time")
-    args = parser.parse_args()
-    if args.smoke:
-        args.jobs = 1_500
-    rig.begin(args, __doc__)
-    with rig.stores(args) as stores:
-        for name, new_url in stores.items():
-            measure(args, name, new_url)
+        if store == "redis" and our is one:
+            script = [same_script(new_url(), jobs) for _ in range(args.repeat)]
+            told = f"{100 * statistics.median(runs) / statistics.median(script):.0f} % of the same script"
+            rig.row(store, "the same script by redis-py", rig.rate(script), told)
 
 
 if __name__ == "__main__":
-    main()
+    rig.main(__doc__, measure, jobs=rig.Option(100_000, 1_500, "N", "jobs in bulk; a tenth of it one at a time"))

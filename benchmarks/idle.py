@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -29,10 +28,10 @@ def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) ->
         time.sleep(args.settle)  # What a start costs is not the question.
         pool = [master, *master.children()]
         calls = Calls(url) if store == "redis" else None
-        before, began = sum(map(_cpu_s, pool)), time.monotonic()
+        before, began = sum(map(rig.cpu_s, pool)), time.monotonic()
         time.sleep(args.seconds)
         seconds = time.monotonic() - began
-        used = sum(map(_cpu_s, pool)) - before
+        used = sum(map(rig.cpu_s, pool)) - before
         if calls is not None:
             calls.stop()
         memory = sum(map(_memory, pool))
@@ -90,32 +89,15 @@ class Calls:
         self._monitor.__exit__(None, None, None)
 
 
-def _cpu_s(process: psutil.Process) -> float:
-    """CPU seconds so far: of all threads in ns where the system tells it (Linux), else to a hundredth."""
-    threads = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
-    if threads:
-        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
 def _memory(process: psutil.Process) -> int:
     info = process.memory_full_info()
     return int(getattr(info, "pss", info.rss))
 
 
-def main() -> None:
-    parser = rig.parser(__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0, metavar="S")
-    parser.add_argument("--settle", type=float, default=3.0, metavar="S", help="how long it idles before")
-    args = parser.parse_args()
-    if args.smoke:
-        args.seconds, args.settle = 1.0, 0.5
-    rig.begin(args, __doc__)
-    with rig.stores(args) as stores:
-        for name, new_url in stores.items():
-            measure(args, name, new_url)
-
-
 if __name__ == "__main__":
-    main()
+    rig.main(
+        __doc__,
+        measure,
+        seconds=rig.Option(10.0, 1.0, "S", "how long it is looked at"),
+        settle=rig.Option(3.0, 0.5, "S", "how long it idles before"),
+    )

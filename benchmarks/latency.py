@@ -100,18 +100,10 @@ def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) ->
     rig.row(store, "lateness of delayed jobs", told(late), f"early {sum(value < 0 for value in late)}")
 
 
-def main() -> None:
-    parser = rig.parser(__doc__)
-    parser.add_argument("--jobs", type=int, default=300, metavar="N", help="jobs of each case")
-    parser.add_argument("--over", type=float, default=10.0, metavar="S", help="fire-times lie within so many seconds")
-    args = parser.parse_args()
-    if args.smoke:
-        args.jobs, args.over = 10, 1.0
-    rig.begin(args, __doc__)
-    with rig.stores(args) as stores:
-        for name, new_url in stores.items():
-            measure(args, name, new_url)
-
-
 if __name__ == "__main__":
-    main()
+    rig.main(
+        __doc__,
+        measure,
+        jobs=rig.Option(300, 10, "N", "jobs of each case"),
+        over=rig.Option(10.0, 1.0, "S", "fire-times lie within so many seconds"),
+    )

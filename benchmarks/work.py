@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from batchq import App
+from batchq import App, current_job, fixed
 
 app = App()
 
@@ -29,3 +29,44 @@ def stamp(due_ns: int) -> None:
     """Notes how late it begins, in ns (CLOCK_REALTIME, the same for all processes of the host). Negative: early."""
     late = time.time_ns() - due_ns
     os.write(_out, b"%d\n" % late)
+
+
+@app.job(backoff=fixed(0))
+def fail_once(n: int, pad: str) -> None:
+    """Fails at its first attempt."""
+    if current_job().attempt == 1:
+        raise ValueError("fails once")
+
+
+@app.job(backoff=fixed(3600))
+def fail_for_long(n: int, pad: str) -> None:
+    """Fails, and waits an hour for its second attempt."""
+    raise ValueError("fails")
+
+
+@app.job
+def burn(n: int, pad: str) -> None:
+    """20 ms of this thread's own CPU time in pure Python: waiting for a core makes it longer by the clock."""
+    until, x = time.thread_time() + 0.02, 1
+    while time.thread_time() < until:
+        for _ in range(500):
+            x = (x * 1103515245 + 12345) & 0x7FFFFFFF
+
+
+@app.job
+def brief(sent_ns: int) -> None:
+    """1 ms, and notes how long it waited for that."""
+    stamp(sent_ns)
+    time.sleep(0.001)
+
+
+@app.job
+def lengthy(sent_ns: int) -> None:
+    """2 s."""
+    time.sleep(2)
+
+
+@app.job
+def either(sent_ns: int, is_long: bool) -> None:
+    """Nobody can tell by the name how long it takes."""
+    (lengthy if is_long else brief)(sent_ns)

@@ -8,7 +8,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -185,30 +185,5 @@ class Trial:
     def spent(self) -> Spent:
         used = 0.0
         if not self.system.has_spool:
-            cpu = self._redis.info("cpu")
-            used = cpu["used_cpu_user"] + cpu["used_cpu_sys"]
-        return Spent(used, _cpu_s(self.processes()))
-
-
-def _cpu_s(processes: list[psutil.Process]) -> float:
-    """CPU seconds so far, those of children that they have waited for among them."""
-    total = 0.0
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            total += sum(process.cpu_times()[:4])
-    return total
-
-
-@contextlib.contextmanager
-def others() -> Iterator[Callable[[], float]]:
-    """Answers, when asked, how much of one core processes that are not ours have used since, in percent."""
-
-    def used() -> float:
-        machine = psutil.cpu_times()
-        busy = sum(machine) - machine.idle - getattr(machine, "iowait", 0.0)
-        # Time of guests is counted in user time as well.
-        busy -= getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
-        return busy - sum(os.times()[:4]) - _cpu_s(psutil.Process().children(recursive=True))
-
-    began, before = time.monotonic(), used()
-    yield lambda: max(0.0, 100 * (used() - before) / (time.monotonic() - began))
+            used = rig.redis_cpu_s(self._environment["PEERS_URL"])
+        return Spent(used, rig.tree_cpu_s(self.processes()))

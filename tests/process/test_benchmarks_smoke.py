@@ -14,7 +14,7 @@ import pytest
 from tests.servers import flavours
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-NAMES = ("drain", "enqueue", "idle", "latency")
+NAMES = ("cost", "drain", "enqueue", "fairness", "growth", "heavy", "idle", "latency", "promote", "retry")
 DEADLINE_S = 100
 
 
@@ -59,3 +59,13 @@ def test_delayed_jobs_are_never_early(tmp_path: Path) -> None:
     told = [line for line in smoke("latency", tmp_path) if "lateness" in line]
     assert len(told) == 2
     assert all(line.endswith("early 0") for line in told), told
+
+
+def test_comparison_with_other_queues_runs(tmp_path: Path) -> None:
+    """Without any of them, which a test does not install: batchq on both stores answers every question."""
+    lines = smoke("compare", tmp_path)
+    assert lines[0].endswith("?")
+    for store in ("batchq", "batchq, spool"):
+        [row] = [line for line in lines if line.startswith(f"| {store} |")]
+        assert len(re.findall(r"\d", row)) >= 10, row
+    assert not [line for line in lines if "within" in line or "ended" in line], lines
