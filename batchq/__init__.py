@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from batchq.backoff import exponential as exponential
     from batchq.backoff import fixed as fixed
     from batchq.backoff import full_jitter as full_jitter
+    from batchq.batch import Batch as Batch
+    from batchq.batch import BatchGone as BatchGone
     from batchq.context import CurrentJob as CurrentJob
     from batchq.context import current_job as current_job
     from batchq.errors import AppError as AppError
@@ -37,12 +39,14 @@ if TYPE_CHECKING:
     from batchq.refs import JobDead as JobDead
     from batchq.refs import JobRef as JobRef
     from batchq.refs import ResultGone as ResultGone
+    from batchq.tally import BatchStats as BatchStats
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "batchq.app": ("App",),
     "batchq.backoff": ("exponential", "fixed", "full_jitter"),
+    "batchq.batch": ("Batch", "BatchGone"),
     "batchq.context": ("CurrentJob", "current_job"),
     "batchq.errors": (
         "AppError",
@@ -65,6 +69,7 @@ _HOMES = {
     "batchq.job": ("Job",),
     "batchq.lifecycle": ("State", "Word"),
     "batchq.refs": ("Enqueued", "JobDead", "JobRef", "ResultGone"),
+    "batchq.tally": ("BatchStats",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

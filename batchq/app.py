@@ -16,10 +16,12 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from batchq import config, context
+from batchq import config, context, sending
 from batchq.admin import PURGED, Listing, ask_all, check_state, find_job, purge_jobs, queues_of, read_stats, spool_stats
 from batchq.arity import Arity
 from batchq.backoff import BackoffLike
+from batchq.batch import Batch, find_batch, list_batches
+from batchq.batch import around as _batch
 from batchq.clock import SYSTEM, Clock
 from batchq.errors import InternalError, milliseconds
 from batchq.handler import (
@@ -31,7 +33,7 @@ from batchq.handler import (
     R,
     check_fire,
 )
-from batchq.job import Job, NewJob, check_queue
+from batchq.job import Job, NewJob, check_queue, new_id
 from batchq.lifecycle import COUNTED, State, Word
 from batchq.refs import Enqueued, JobRef
 from batchq.registry import (
@@ -39,6 +41,7 @@ from batchq.registry import (
     Duration,
     JobOptions,
     Registry,
+    WhenFull,
     check_count,
     check_keep,
     check_name,
@@ -46,6 +49,7 @@ from batchq.registry import (
 )
 from batchq.selection import Selection
 from batchq.store import MAX_BYTES, MAX_JOBS, Store
+from batchq.tally import BatchStats
 
 if TYPE_CHECKING:
     from batchq.fallback import Fallback
@@ -109,6 +113,7 @@ class App:
         self.close()
         self._flags, self._settings = flags, settings
         self.__dict__.pop("max_payload", None)
+        self.__dict__.pop("is_bounded", None)
         for name in self._keep_default:
             self.registry.replace(name, keep_ms=settings.result_keep_ms)
         return settings
@@ -121,6 +126,11 @@ class App:
     def max_payload(self) -> int:
         """The greatest row in bytes. Read at every enqueue: an attribute from its first use on."""
         return self.settings.max_payload_bytes
+
+    @cached_property
+    def is_bounded(self) -> bool:
+        """Whether some queue can be full. Read at every enqueue."""
+        return bool(self.settings.max_pending)
 
     @property
     def store(self) -> Store:
@@ -258,6 +268,7 @@ class App:
         result: bool | Duration | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
+        when_full: WhenFull | None = None,
     ) -> JobRef[Any]:
         """Enqueues a call by the handler's name: for producers that do not have its code.
 
@@ -273,6 +284,7 @@ class App:
             result=result,
             delay=delay,
             at=at,
+            when_full=when_full,
         )
         if isinstance(args, str | bytes | Mapping) or not isinstance(args, Sequence):
             raise TypeError(f"args: expected a list of arguments, found {type(args).__name__}; write args=[value]")
@@ -294,11 +306,25 @@ class App:
             check_fire(self.clock.now_us() // 1000 + ms, "delay")
         return ms
 
-    def send(self, queue: str, jobs: Sequence[NewJob]) -> tuple[list[bool], bool]:
+    def send(self, queue: str, jobs: Sequence[NewJob], when_full: str | int | None = None) -> tuple[list[bool], bool]:
         """Hands at most one step of jobs to the store: which of them are new, and whether they went to the fallback
         spool, where nobody knows yet."""
         store = self.store
-        words = store.enqueue(queue, jobs) if self._fallback is None else self._fallback.enqueue(queue, jobs)
+        batch, most = _batch.get(), self.settings.pending_limit(queue) if self.is_bounded else 0
+        if most or batch is not None:
+            words = sending.send(
+                store,
+                self._fallback,
+                batch if batch is not None and batch.is_of(self) else None,
+                queue,
+                jobs,
+                max_pending=most,
+                when_full=self.settings.when_full if when_full is None else when_full,
+                pause_s=self.pause_s,
+                monotonic=self.clock.monotonic,
+            )
+        else:
+            words = store.enqueue(queue, jobs) if self._fallback is None else self._fallback.enqueue(queue, jobs)
         if words is None:
             return [True] * len(jobs), True
         created = [word is not Word.KNOWN for word in words]
@@ -308,13 +334,15 @@ class App:
             self._harness.sent()
         return created, False
 
-    def send_many(self, queue: str, jobs: Iterator[NewJob], *, ids: bool) -> Enqueued:
+    def send_many(
+        self, queue: str, jobs: Iterator[NewJob], *, ids: bool, when_full: str | int | None = None
+    ) -> Enqueued:
         """Hands over any number of jobs, a step at a time. See `Call.enqueue_many`."""
         sums = [0, 0, 0]
         kept: list[str] = []
         try:
-            for chunk in _chunks(jobs):
-                created, spooled = self.send(queue, chunk)
+            for chunk in _chunks(jobs, self.settings.pending_limit(queue) or MAX_JOBS):
+                created, spooled = self.send(queue, chunk, when_full)
                 new = sum(created)
                 sums[0] += new
                 sums[1] += len(created) - new
@@ -326,6 +354,34 @@ class App:
             raise
         created_sum, known, spooled_sum = sums
         return Enqueued(created_sum, known, spooled_sum, tuple(kept) if ids else None)
+
+    # -- batches --------------------------------------------------------------------------------------------------
+
+    def batch(
+        self,
+        name: str = "",
+        *,
+        queue: str | None = None,
+        on_complete: Call[..., Any] | str | None = None,
+        on_success: Call[..., Any] | str | None = None,
+    ) -> Batch:
+        """A group of jobs that are counted together: everything that is enqueued inside its `with`, by this thread or
+        task. A batch is of one queue: `queue`, else that of its first job. `name` is for people.
+
+        `on_complete` and `on_success` (a handler, with options where it needs some, or a handler's name) are enqueued
+        there once: when the last job has ended in whatever way, and when all are completed. They are called with
+        one argument, an object with id, name, total, completed, dead and cancelled. Raises ConfigError, TypeError.
+        """
+        return Batch(self, new_id(), name=name, queue=queue, on_complete=on_complete, on_success=on_success)
+
+    def get_batch(self, batch_id: str, queue: str | None = None) -> Batch | None:
+        """One that has begun, in whatever process; None where there is none. Without a queue all are asked."""
+        stats = find_batch(self.store, batch_id, queue)
+        return None if stats is None else Batch(self, batch_id, name=stats.name, queue=stats.queue, stands=True)
+
+    def batches(self, queue: str | None = None) -> Iterator[BatchStats]:
+        """The numbers of all batches, queue by queue: those under way first, then the latest that ended."""
+        return list_batches(self.store, queue)
 
     # -- looking and mending --------------------------------------------------------------------------------------
 
@@ -467,13 +523,14 @@ class App:
             self._store.after_fork()
 
 
-def _chunks(jobs: Iterator[NewJob]) -> Iterator[list[NewJob]]:
-    """What one step carries, again and again. Where `jobs` raises, what came before it is handed out first."""
+def _chunks(jobs: Iterator[NewJob], most: int) -> Iterator[list[NewJob]]:
+    """What one step carries, at most so many, again and again. Where `jobs` raises, what came before is handed out
+    first."""
     chunk: list[NewJob] = []
     size = 0
     try:
         for job in jobs:
-            if chunk and (len(chunk) == MAX_JOBS or size + len(job.row) > MAX_BYTES):
+            if chunk and (len(chunk) >= min(most, MAX_JOBS) or size + len(job.row) > MAX_BYTES):
                 yield chunk
                 chunk, size = [], 0
             chunk.append(job)

@@ -25,12 +25,14 @@ from batchq.kinds import (
     DAY,
     HOUR,
     KIB,
+    MAX_COUNT,
     MIB,
     MINUTE,
     SECOND,
     Choice,
     Count,
     Duration,
+    DurationOr,
     Flag,
     Kind,
     Queues,
@@ -95,6 +97,12 @@ class Settings:
     dead_limit: int = _setting(100_000, Count(low=0))
     #: The greatest row (name, arguments, options) of a job.
     max_payload_bytes: int = _setting(MIB, Size(low=256, high=16 * MIB))
+    #: How many jobs may be pending for an enqueue to be taken: in each queue (1000), or in some (orders:500).
+    max_pending: tuple[tuple[str, int], ...] = _setting(
+        (), Queues(high=MAX_COUNT, bare="*", example="10000,orders:500")
+    )
+    #: What a producer does about a full queue: raise, spool, or wait so long and then raise.
+    when_full: str | int = _setting("raise", DurationOr(("raise", "spool")))
     #: How long enqueue may wait for a store that does not answer.
     enqueue_timeout_ms: int = _setting(SECOND, Duration(high=HOUR))
     #: How long a connection may be silent inside a call.
@@ -146,6 +154,11 @@ class Settings:
     def renew_ms(self) -> int:
         """How often leases are renewed."""
         return max(1, self.lease_ms // 3)
+
+    def pending_limit(self, queue: str) -> int:
+        """How many jobs may be pending in that queue; 0: any number."""
+        limits = dict(self.max_pending)
+        return limits.get(queue) or limits.get("*", 0)
 
     @property
     def store_url(self) -> str:

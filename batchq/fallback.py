@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from batchq import log
 from batchq.clock import monotonic
-from batchq.errors import BatchqError, StoreFull, StoreUnavailable
+from batchq.errors import BatchqError, QueueFull, StoreFull, StoreUnavailable
 from batchq.job import Mark, NewJob
 from batchq.lifecycle import Word
 from batchq.outage import Outage
@@ -56,10 +56,20 @@ def fault_of(path: str, *, ephemeral: bool) -> str:
 class Fallback:
     """Enqueues into a store, and into the spool while the store can't take it. Threads may share it."""
 
-    def __init__(self, store: RedisStore, path: str, limits: Limits, *, ephemeral: bool = False) -> None:
+    def __init__(
+        self,
+        store: RedisStore,
+        path: str,
+        limits: Limits,
+        *,
+        ephemeral: bool = False,
+        max_pending: Callable[[str], int] = lambda queue: 0,
+    ) -> None:
         self._store = store
         self._path = path
         self._limits = limits
+        #: Of a queue: what is forwarded waits for room in it.
+        self._max_pending = max_pending
         self._fault = fault_of(path, ephemeral=ephemeral)
         if self._fault:
             log.event("warning", "fallback_off", why=self._fault)
@@ -73,15 +83,22 @@ class Fallback:
         self._look_at = 0.0
         self._forwarder: Forwarder | None = None
 
-    def enqueue(self, queue: str, jobs: Sequence[NewJob]) -> list[Word] | None:
+    def enqueue(
+        self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None, *, max_pending: int = 0
+    ) -> list[Word] | None:
         """At most one step of jobs. None where they wait in the spool now.
 
-        Raises StoreUnavailable or StoreFull where neither takes them.
+        Raises StoreUnavailable or StoreFull where neither takes them, QueueFull with `max_pending`.
         """
         try:
-            words = self._store.enqueue(queue, jobs)
+            words = self._store.enqueue(queue, jobs, mark, max_pending=max_pending)
         except (StoreUnavailable, StoreFull) as error:
             self._spool(queue, jobs, error)
+            outage = self._store.outage
+            if outage.since is None:
+                self._refusal.begin(error)
+                outage = self._refusal
+            outage.spooled += len(jobs)
             return None
         if self._refusal.since is not None:
             self._refusal.end()
@@ -89,8 +106,12 @@ class Fallback:
             self._forward()
         return words
 
-    def _spool(self, queue: str, jobs: Sequence[NewJob], error: StoreUnavailable | StoreFull) -> None:
-        kind = StoreFull if isinstance(error, StoreFull) else StoreUnavailable
+    def spool(self, queue: str, jobs: Sequence[NewJob], full: QueueFull) -> None:
+        """The jobs of a call that a full queue refused wait in the spool until it has room."""
+        self._spool(queue, jobs, full)
+
+    def _spool(self, queue: str, jobs: Sequence[NewJob], error: StoreUnavailable | QueueFull) -> None:
+        kind = next(one for one in (StoreUnavailable, StoreFull, QueueFull) if isinstance(error, one))
         if self._fault:
             raise kind(f"{error}; and there is no fallback: {self._fault}") from error
         from batchq.spool.inbox import address_of, drop
@@ -108,11 +129,6 @@ class Fallback:
         except BatchqError as spool_error:
             raise kind(f"{error}; and the fallback can't take it either: {spool_error}") from spool_error
         self._may_wait = True
-        outage = self._store.outage
-        if outage.since is None:
-            self._refusal.begin(error)
-            outage = self._refusal
-        outage.spooled += len(jobs)
 
     def _forward(self) -> None:
         """A small portion of what waits. An enqueue that went well is not to fail for it, nor to wait for another."""
@@ -122,7 +138,7 @@ class Fallback:
             if self._forwarder is None:
                 from batchq.forward import Forwarder
 
-                self._forwarder = Forwarder(self._store, self._path, self._limits)
+                self._forwarder = Forwarder(self._store, self._path, self._limits, max_pending=self._max_pending)
             # Before the look: what is spooled from now on is seen by the next one.
             self._may_wait = False
             took = self._forwarder.sweep(PORTION_FILES, PORTION_JOBS)

@@ -9,11 +9,11 @@ knows nothing of what Redis does with one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from batchq import log
 from batchq.clock import SYSTEM, Clock
-from batchq.errors import ConfigError, InternalError, SpoolError, StoreError, StoreFull
+from batchq.errors import ConfigError, InternalError, QueueFull, SpoolError, StoreError
 from batchq.job import Mark, NewJob
 from batchq.outage import Outage
 from batchq.redis_store import Parcelled, RedisStore
@@ -35,7 +35,8 @@ class Forwarder:
     """Empties the inbox of one spool into one store.
 
     It takes what is addressed to that store, and what has no address where the spool is no store of its own.
-    `everything`: also what is addressed to others (the server has moved).
+    `everything`: also what is addressed to others (the server has moved). `max_pending`: of a queue; what does not fit
+    waits, and all that came behind it.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Forwarder:
         limits: Limits,
         *,
         everything: bool = False,
+        max_pending: Callable[[str], int] = lambda queue: 0,
         clock: Clock = SYSTEM,
     ) -> None:
         self._store = store
@@ -52,6 +54,7 @@ class Forwarder:
         self._clock = clock
         self._layout = Layout(fs.real_path(os.fspath(path)))
         self._everything = everything
+        self._max_pending = max_pending
         self._address = address_of(store.destination)
         self._has_ledger = False
         self._full = Outage(store.destination, ("forwarding_stands", "forwarding_goes_on"))
@@ -144,7 +147,7 @@ class Forwarder:
     def _deliver(self, box: Box, trip: Sequence[tuple[Parcel, list[Parcelled]]], done: Ingested) -> Ingested:
         """Sends some parcels in one round trip (W3), and unlinks those that are in (W5)."""
         try:
-            answers = iter(self._store.forward([call for _, calls in trip for call in calls]))
+            answers = iter(self._store.forward([call for _, calls in trip for call in calls], self._max_pending))
         except InternalError as error:
             # No file stops the others, whatever is wrong with it.
             if len(trip) > 1:
@@ -156,7 +159,7 @@ class Forwarder:
         fs.passed("W3")
         for parcel, calls in trip:
             found = [next(answers) for _ in calls]
-            full = next((answer for answer in found if isinstance(answer, StoreFull)), None)
+            full = next((answer for answer in found if isinstance(answer, QueueFull)), None)
             late = next((answer for answer in found if isinstance(answer, ConfigError)), None)
             if full is not None:
                 # It waits, and is sent again as it is: what is in already is known by its mark.

@@ -18,7 +18,8 @@ from batchq.errors import ConfigError
 from batchq.job import NewJob, check_id, new_id
 from batchq.payload import pack
 from batchq.refs import Enqueued, JobRef
-from batchq.registry import Duration, HandlerSpec, JobOptions, check_duration, check_keep
+from batchq.registry import Duration, HandlerSpec, JobOptions, WhenFull, check_duration, check_keep, check_when_full
+from batchq.tally import callback
 
 if TYPE_CHECKING:
     from batchq.app import App
@@ -115,7 +116,7 @@ class Call(Generic[P, R]):
     def _send(self, args: tuple[Any, ...], kwargs: dict[str, Any], delay_ms: int, fire_ms: int | None) -> JobRef[R]:
         job = self._new_job(args, kwargs, self._options.job_id, delay_ms, fire_ms)
         app = self._app
-        [created], spooled = app.send(self.queue, [job])
+        [created], spooled = app.send(self.queue, [job], self._options.when_full)
         return JobRef(app, job.id, self.queue, created=created, spooled=spooled, keeps=self._keeps)
 
     def _new_job(
@@ -130,6 +131,28 @@ class Call(Generic[P, R]):
                 "store the data elsewhere and send its name, or raise max_payload"
             )
         return NewJob(given or new_id(), row, self._options.priority, delay_ms, fire_ms, given is not None)
+
+    def callback_head(self, word: str, batch_id: str, name: str) -> bytes:
+        """The beginning of the row of a batch's callback, which is called with one argument. Raises ConfigError where
+        its options say what a callback can't have, and TypeError where it does not take the argument."""
+        changed = [
+            option
+            for option in ("queue", "priority", "job_id", "delay_ms", "fire_ms")
+            if getattr(self._options, option) != getattr(JobOptions(), option)
+        ]
+        if changed:
+            raise ConfigError(
+                f"{word}: {self.name} has options for {', '.join(changed)}; a callback runs in the batch's queue, at "
+                "once, under an id of its own"
+            )
+        if self._arity is not None:
+            try:
+                self._arity.check(({},), {})
+            except TypeError as error:
+                raise TypeError(
+                    f"{word}: it is called with one argument, an object with the batch's numbers: {error}"
+                ) from None
+        return callback(self._head + b"}", batch_id, name)
 
     # -- many ----------------------------------------------------------------------------------------------------
 
@@ -156,7 +179,9 @@ class Call(Generic[P, R]):
             raise ConfigError(
                 "job_id: one id can't name many jobs; give enqueue_many a function, job_id=lambda item: ..."
             )
-        return self._app.send_many(self.queue, self._new_jobs(items, job_id, on_invalid), ids=ids)
+        return self._app.send_many(
+            self.queue, self._new_jobs(items, job_id, on_invalid), ids=ids, when_full=self._options.when_full
+        )
 
     async def aenqueue_many(
         self,
@@ -212,11 +237,13 @@ class Call(Generic[P, R]):
         result: bool | Duration | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
+        when_full: WhenFull | None = None,
     ) -> Call[P, R]:
         """A copy with other terms, for one call or many: `deliver.options(priority=5, job_id="order-7").enqueue(...)`.
 
         `priority` from -100 to 100, higher first. `job_id`: enqueued twice, it is one job, also for a day after its
-        end. `timeout`, `delay` and `result` (how long it is kept) are seconds or timedeltas. Raises ConfigError.
+        end. `timeout`, `delay` and `result` (how long it is kept) are seconds or timedeltas. `when_full`, where the
+        setting `max_pending` bounds the queue: "raise" QueueFull, "spool", or how long to wait. Raises ConfigError.
         """
         if delay is not None and at is not None:
             raise ConfigError("options: delay and at exclude each other; give one")
@@ -229,6 +256,7 @@ class Call(Generic[P, R]):
             "keep_ms": None if result is None else check_keep(result, lambda: self._app.settings.result_keep_ms),
             "delay_ms": None if delay is None else self._app.delay_ms(delay),
             "fire_ms": None if at is None else fire_ms_of(at),
+            "when_full": None if when_full is None else check_when_full(when_full),
         }
         if delay is not None:
             changes["fire_ms"] = None

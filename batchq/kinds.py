@@ -111,6 +111,21 @@ class Duration:
 
 
 @dataclass(frozen=True, slots=True)
+class DurationOr:
+    """A duration, or one of some words."""
+
+    words: tuple[str, ...]
+
+    def read(self, value: object, text: bool) -> str | int | None:
+        if isinstance(value, str) and value.strip().lower() in self.words:
+            return value.strip().lower()
+        return Duration(write=f"{', '.join(self.words)}, 30s or 30").read(value, text)
+
+    def show(self, value: Any) -> str:
+        return value if isinstance(value, str) else show_duration(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     low: int = 1
     high: int = 1 << 62
@@ -201,22 +216,31 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """`critical:5,default` in a variable, a list of `name[:weight]`, or a table of weights."""
+    """`critical:5,default` in a variable, a list of `name[:weight]`, or a table of weights. Where `bare` is given the
+    numbers are no weights: one alone is that of the queue `bare`, and a name needs one."""
+
+    high: int = 100
+    bare: str = ""
+    example: str = "critical:5,default"
 
     def read(self, value: object, text: bool) -> tuple[tuple[str, int], ...]:
         out: dict[str, int] = {}
         for name, weight in self._pairs(value):
             if name in out:
                 raise Wrong(f"names {name} twice", "each queue once")
-            if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= 100:
-                raise Wrong(f"gives {name} the weight {weight!r:.40}", "a whole number from 1 to 100")
+            if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= self.high:
+                what = "number" if self.bare else "weight"
+                raise Wrong(f"gives {name} the {what} {weight!r:.40}", f"a whole number from 1 to {self.high}")
             try:
-                out[check_queue(name)] = weight
+                out[name if name == self.bare else check_queue(name)] = weight
             except ConfigError as error:
                 raise Wrong("holds what is no queue name", str(error).rpartition("; use ")[2]) from None
         return tuple(out.items())
 
     def _pairs(self, value: object) -> Iterator[tuple[Any, Any]]:
+        if self.bare and isinstance(value, int):
+            yield self.bare, value
+            return
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",")]
         if isinstance(value, Mapping):
@@ -225,23 +249,27 @@ class Queues:
             for item in value:
                 yield self._pair(item)
         else:
-            raise Wrong("is no list of queues", "critical:5,default")
+            raise Wrong("is no list of queues", self.example)
 
     def _pair(self, item: object) -> tuple[Any, Any]:
         if isinstance(item, tuple) and len(item) == 2:
             return item
         if not isinstance(item, str):
-            raise Wrong("is no list of queues", "critical:5,default")
+            raise Wrong("is no list of queues", self.example)
         name, colon, weight = item.partition(":")
+        if not colon and self.bare:
+            return (self.bare, int(name)) if _COUNT.fullmatch(name) else (name, None)
         if not colon:
             return name, 1
         return name, int(weight) if _COUNT.fullmatch(weight) else weight
 
     def show(self, value: Any) -> str:
-        return ",".join(f"{name}:{weight}" for name, weight in value) if value else "none"
+        if not value:
+            return "none"
+        return ",".join(str(weight) if name == self.bare else f"{name}:{weight}" for name, weight in value)
 
 
-Kind = Duration | Size | Count | Flag | Choice | Text | Queues
+Kind = Duration | DurationOr | Size | Count | Flag | Choice | Text | Queues
 
 
 def _is_none(value: object) -> bool:

@@ -137,7 +137,7 @@ class _Queue:
     def __init__(self, name: str, remember_ms: int) -> None:
         self.name = name
         self._remember_ms = remember_ms
-        #: Something was enqueued here once.
+        #: Something was enqueued here once, or a batch has begun.
         self.known = False
         self.paused = False
         self.jobs: dict[str, _Entry] = {}
@@ -700,6 +700,7 @@ class MemoryStore(Store):
     def begin(self, queue: str, batch: NewBatch) -> Word:
         with self._lock:
             q, now_us = self._at(queue)
+            q.known = True
             if batch.id in q.batches:
                 return Word.KNOWN
             # Nothing is pending in it: should nobody ever add a job, it is forgotten like one that has ended.

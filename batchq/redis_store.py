@@ -623,6 +623,7 @@ class RedisStore(Store):
 
     def begin(self, queue: str, batch: NewBatch) -> Word:
         argv: list[Arg] = [batch.id, orjson.dumps(batch.name), batch.on_complete, batch.on_success]
+        self._run(("SADD", self._keys.top("queues"), queue))
         return _words(self._move("begin", queue, argv))[0]
 
     def conclude(self, queue: str, batch_id: str) -> Word:

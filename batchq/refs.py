@@ -19,6 +19,27 @@ R = TypeVar("R")
 FIRST_WAIT_S, LAST_WAIT_S = 0.01, 1.0
 
 
+class Look:
+    """Looks at something ever less often, until it is as it should be or the time is over."""
+
+    def __init__(self, app: App, timeout: float | timedelta | None) -> None:
+        self._app = app
+        self._left = None if timeout is None else milliseconds(timeout, "timeout") / 1000
+        self._started = app.clock.monotonic()
+        self._wait = FIRST_WAIT_S
+
+    def again(self, what: str, stands: str) -> None:
+        """Pauses before the next look. Where the time is over: TimeoutError, `<what> within 5 s; <stands>`."""
+        if self._left is None:
+            self._app.pause_s(self._wait)
+        else:
+            passed = self._app.clock.monotonic() - self._started
+            if passed >= self._left:
+                raise TimeoutError(f"{what} within {self._left:g} s; {stands}")
+            self._app.pause_s(min(self._wait, self._left - passed))
+        self._wait = min(self._wait * 1.5, LAST_WAIT_S)
+
+
 class JobDead(BatchqError):
     """The job whose result was asked for is dead: its handler failed. `job` has the errors, `reason` says why."""
 
@@ -76,20 +97,14 @@ class JobRef(Generic[R]):
                 f"job {self.id}: results of this handler are not kept; "
                 "write @app.job(result=True), or .options(result=True) for one call"
             )
-        left = None if timeout is None else milliseconds(timeout, "timeout") / 1000
-        started = self._app.clock.monotonic()
-        wait = FIRST_WAIT_S
+        look = Look(self._app, timeout)
         while True:
             job = self.get()
             if job is not None and job.state is State.COMPLETED:
                 return cast("R", job.result)
             self._check_alive(job)
-            passed = self._app.clock.monotonic() - started
-            if left is not None and passed >= left:
-                stands = "spooled" if job is None else job.state.value
-                raise TimeoutError(f"job {self.id}: no result within {left:g} s; it is {stands}")
-            self._app.pause_s(wait if left is None else min(wait, left - passed))
-            wait = min(wait * 1.5, LAST_WAIT_S)
+            stands = "spooled" if job is None else job.state.value
+            look.again(f"job {self.id}: no result", f"it is {stands}")
 
     def _check_alive(self, job: Job | None) -> None:
         if job is None and not self.spooled:

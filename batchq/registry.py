@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from batchq.backoff import BackoffLike, Called, Curve, as_backoff
 from batchq.errors import ConfigError, UnknownHandler, milliseconds
@@ -15,6 +15,8 @@ from batchq.job import check_id, check_priority, check_queue
 from batchq.kinds import MAX_COUNT
 
 Duration = float | timedelta
+#: What a producer does about a full queue: raise, spool, or wait so long.
+WhenFull = Literal["raise", "spool"] | Duration
 
 DEFAULT_QUEUE = "default"
 
@@ -55,6 +57,13 @@ def check_keep(value: object, default_ms: Callable[[], int], name: str = "result
     return check_duration(value, f"{name} (True, False, or how long to keep it)")
 
 
+def check_when_full(value: object) -> str | int:
+    """raise, spool, or milliseconds to wait. Raises ConfigError."""
+    if value in ("raise", "spool"):
+        return str(value)
+    return check_duration(value, "when_full (raise, spool, or how long to wait)")
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
     """A handler and the terms it runs under."""
@@ -88,6 +97,8 @@ class JobOptions:
     delay_ms: int = 0
     #: An absolute fire-time, instead of a delay.
     fire_ms: int | None = None
+    #: raise, spool, or milliseconds to wait for room.
+    when_full: str | int | None = None
 
     def __post_init__(self) -> None:
         if self.queue is not None:

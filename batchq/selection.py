@@ -88,6 +88,8 @@ class Selection:
     older_than_ms: int | None = None
     #: Delayed, and due within so long.
     due_ms: int | None = None
+    #: In that batch.
+    batch: str | None = None
 
     def __bool__(self) -> bool:
         return self != Selection()
@@ -98,7 +100,7 @@ class Selection:
 
     def wants(self, job: Job, now_ms: int) -> bool:
         """Whether that job is meant, at this time of the store's."""
-        if self.job is not None and job.job != self.job:
+        if self.job not in (None, job.job) or self.batch not in (None, job.batch):
             return False
         if self.older_than_ms is not None and age_from(job) > now_ms - self.older_than_ms:
             return False
@@ -129,6 +131,7 @@ class Selection:
 
         said = {
             "of": self.job,
+            "of batch": self.batch,
             "of group": self.group,
             "with error": repr(self.error) if self.error is not None else None,
             "of host": self.host,

@@ -244,7 +244,7 @@ class Store(ABC):
 
     @abstractmethod
     def queues(self) -> list[str]:
-        """The names of all queues that were ever enqueued to, sorted."""
+        """The names of all queues that were ever enqueued to, or have batches, sorted."""
 
     @abstractmethod
     def stats(self, queue: str) -> QueueStats:

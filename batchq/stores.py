@@ -71,7 +71,13 @@ def open_fallback(store: Store, settings: Settings) -> Fallback | None:
     from batchq.redis_store import RedisStore
 
     assert isinstance(store, RedisStore)
-    return Fallback(store, spool_path(settings), limits_of(settings), ephemeral=settings.fallback_ephemeral)
+    return Fallback(
+        store,
+        spool_path(settings),
+        limits_of(settings),
+        ephemeral=settings.fallback_ephemeral,
+        max_pending=settings.pending_limit,
+    )
 
 
 def attach_inbox(store: Store, settings: Settings) -> None:
@@ -81,4 +87,6 @@ def attach_inbox(store: Store, settings: Settings) -> None:
         from batchq.redis_store import RedisStore
 
         assert isinstance(store, RedisStore)
-        store.inbox = Inbox(Forwarder(store, spool_path(settings), limits_of(settings)))
+        store.inbox = Inbox(
+            Forwarder(store, spool_path(settings), limits_of(settings), max_pending=settings.pending_limit)
+        )

@@ -19,6 +19,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from batchq.batch import around
 from batchq.clock import ManualClock
 from batchq.errors import BatchqError, milliseconds
 from batchq.job import Buried, Claim, Outcome
@@ -128,9 +129,12 @@ class Harness:
     def _run(self, queue: str, worker: str, claim: Claim) -> Ran:
         self._start()
         self._depth += 1
+        # What the handler enqueues is no part of a batch around the test.
+        token = around.set(None)
         try:
             outcome: Outcome = self._runner.run(claim)
         finally:
+            around.reset(token)
             self._depth -= 1
         [word] = self.store.exchange(queue, worker, [outcome], 0, 0).words
         if word is Word.DEAD or (word is Word.OK and isinstance(outcome, Buried)):

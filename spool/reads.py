@@ -19,7 +19,10 @@ _JOB = (
     "CASE WHEN noted THEN (SELECT errors FROM note WHERE note.seq=job.seq) END,"
     "CASE WHEN noted THEN (SELECT result FROM note WHERE note.seq=job.seq) END"
 )
-_QUEUES = sql("SELECT queue FROM tally WHERE enqueued>0 ORDER BY queue")
+_QUEUES = sql(
+    "SELECT queue FROM tally WHERE enqueued>0 OR EXISTS(SELECT 1 FROM batch WHERE batch.queue=tally.queue) "
+    "ORDER BY queue"
+)
 _TOP = sql("SELECT rank,at FROM job WHERE state=0 AND queue=? AND rank>? ORDER BY rank,place LIMIT 1")
 _GET = sql(f"SELECT {_JOB} FROM job WHERE queue=? AND id=?")
 

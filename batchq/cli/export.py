@@ -43,7 +43,5 @@ def export(state: str, chosen: Chosen, limit: int, format_: str, url: str | None
 
 def envelope(job: Job) -> dict[str, Any]:
     """A job as one line: what makes it that job, then how it went."""
-    out = job.as_dict()
-    if job.max_attempts is not None:
-        out["max_attempts"] = job.max_attempts
-    return out
+    own = {"max_attempts": job.max_attempts, "timeout": job.timeout_ms, "keep": job.keep_ms}
+    return job.as_dict() | {name: value for name, value in own.items() if value is not None}

@@ -19,6 +19,7 @@ _OPTIONS = with_options(
     click.option("--job", metavar="NAME", help="Those of this handler only."),
     click.option("--error", metavar="TEXT", help="Those whose last error holds this text, in whatever case."),
     click.option("--group", metavar="ID", help="Those of this group of `batchq dead`."),
+    click.option("--batch", metavar="ID", help="Those of this batch."),
     click.option("--host", metavar="HOST", help="Those that failed last, or run, on this host."),
     click.option("--since", "since_ms", type=span_ms, metavar="DURATION", help="Died, failed or came within 1h, 2d."),
     click.option("--older-than", "older_ms", type=span_ms, metavar="DURATION", help="Died, or else came, before that."),
@@ -53,7 +54,8 @@ class Chosen(NamedTuple):
 
 
 def takes_filter(command: F) -> F:
-    """Adds --queue, --job, --error, --group, --host, --since, --older-than and --due; the command gets a `Chosen`."""
+    """Adds --queue, --job, --error, --group, --batch, --host, --since, --older-than and --due; the command gets a
+    `Chosen`."""
 
     @wraps(command)
     def chosen(
@@ -62,6 +64,7 @@ def takes_filter(command: F) -> F:
         job: str | None,
         error: str | None,
         group: str | None,
+        batch: str | None,
         host: str | None,
         since_ms: int | None,
         older_ms: int | None,
@@ -70,7 +73,7 @@ def takes_filter(command: F) -> F:
     ) -> Any:
         from batchq.selection import Selection
 
-        what = Selection(job, error, host, group, since_ms, older_ms, due_ms)
+        what = Selection(job, error, host, group, since_ms, older_ms, due_ms, batch)
         return command(chosen=Chosen(queue, what), **rest)
 
     return _OPTIONS(cast(F, chosen))

@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("status", "Queues, workers and store at a glance."),
     "jobs": ("jobs", "List jobs by state and queue."),
     "dead": ("dead", "What jobs died of: how many, by which error."),
+    "batches": ("batches", "List batches of jobs and how far they are."),
+    "batch": ("batches", "One batch; --watch until it is finished."),
     "show": ("jobs", "One job with its attempts and errors."),
     "requeue": ("moves", "Send dead jobs back to their queue."),
     "cancel": ("moves", "End jobs that wait or run."),

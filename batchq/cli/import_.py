@@ -63,6 +63,12 @@ if TYPE_CHECKING:
 @click.option("--state-dir", metavar="DIR", help="What is remembered of imports.  [default: SPOOL.imports]")
 @click.option("--wait", is_flag=True, help="Then watch until no job stands in the queue any more.")
 @click.option(
+    "--max-pending",
+    type=whole(1, 2**31 - 1),
+    metavar="N",
+    help="Wait while so many jobs are pending in the queue.  [default: the setting max_pending]",
+)
+@click.option(
     "--patience",
     "patience_ms",
     type=span_ms,

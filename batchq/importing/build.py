@@ -149,7 +149,7 @@ _KEYS: dict[str, _Key] = {
 IGNORED = frozenset(
     (
         *("state", "attempts", "attempt", "enqueued_ms", "forgiven", "crashes", "lost", "error", "errors", "reason"),
-        *("died_ms", "worker", "cancel", "result", "expires_ms", "since", "t"),
+        *("died_ms", "worker", "cancel", "result", "expires_ms", "since", "t", "batch"),
     )
 )
 #: Keys that say the same: one of them.

@@ -33,6 +33,8 @@ class Options:
     restart: bool
     state_dir: str | None
     wait: bool
+    #: None: the setting.
+    max_pending: int | None
     patience_ms: int
     as_json: bool
     url: str | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from batchq.cli.endings import DONE, FAILED, complain, say
@@ -39,7 +39,10 @@ class Part:
     strict: bool
     patience_ms: int
     as_json: bool
+    #: Of a queue: how many may be pending there while it goes on; 0: any number.
+    max_pending: Callable[[str], int]
     _last: Bad | None = None
+    _told_full: bool = False
 
     def run(self, rows: Iterator[Row | Bad], build: Build) -> int:
         """Answers the exit code. Raises what ends the command, once the sums are said."""
@@ -70,6 +73,7 @@ class Part:
                 self,
                 strict=self.strict,
                 patience_s=self.patience_ms / 1000,
+                max_pending=self.max_pending,
             )
         except Stopped:
             assert self._last is not None
@@ -118,6 +122,14 @@ class Part:
 
     def waiting(self, error: Exception) -> None:
         self.watch.say(f"batchq: {error}; trying again for {span(self.patience_ms)}")
+
+    def full(self, queue: str, most: int) -> None:
+        if not self._told_full:
+            self._told_full = True
+            shown = clean(self.source.shown)
+            self.watch.say(f"batchq: {shown}: queue {queue} is full ({most} pending): waits for room, each time")
+        # Time goes on: so do the lines, and what is remembered.
+        self.moved(self.counts)
 
     # -- what is said
 

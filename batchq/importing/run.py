@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchq.errors import ConfigError, StoreDenied, StoreFull, StoreUnavailable
+from batchq.errors import ConfigError, QueueFull, StoreDenied, StoreFull, StoreUnavailable
 from batchq.importing.build import Build, Placed
 from batchq.importing.rows import Bad, Row, Unreadable
 from batchq.job import Mark, NewJob
@@ -16,6 +16,8 @@ from batchq.store import MAX_BYTES, MAX_JOBS, Store
 
 #: Between two tries of a store that is away or full.
 PAUSE_S = 0.5
+#: Between two looks whether a full queue has room.
+LOOK_S = 0.1
 
 
 @dataclass(slots=True)
@@ -66,6 +68,10 @@ class Observer(Protocol):
         """The store is away or full; it is tried again."""
         ...
 
+    def full(self, queue: str, most: int) -> None:
+        """So many jobs are pending there; room is waited for."""
+        ...
+
 
 def run(
     rows: Iterator[Row | Bad],
@@ -77,14 +83,16 @@ def run(
     *,
     strict: bool,
     patience_s: float,
+    max_pending: Callable[[str], int],
 ) -> Unreadable | None:
     """Imports all rows; answers why the input ended too soon, where it did. Without a store nothing is enqueued, and
     what would be is counted.
 
     Raises Stopped for a rejected row where `strict`: its chunk is not sent. Raises the store's errors once they have
-    lasted for `patience_s`. `counts` is right whatever ends it; a chunk whose answer was lost is not in it.
+    lasted for `patience_s`; a full queue is waited for as long as it takes. `counts` is right whatever ends it; a chunk
+    whose answer was lost is not in it.
     """
-    sender = Sender(store, lane, counts, observer, patience_s)
+    sender = Sender(store, lane, counts, observer, patience_s, max_pending)
     chunk: list[Placed] = []
     size = 0
     broken: Unreadable | None = None
@@ -123,12 +131,21 @@ def run(
 class Sender:
     """Sends chunks, one after the other, each under its number."""
 
-    def __init__(self, store: Store | None, lane: str, counts: Counts, observer: Observer, patience_s: float) -> None:
+    def __init__(
+        self,
+        store: Store | None,
+        lane: str,
+        counts: Counts,
+        observer: Observer,
+        patience_s: float,
+        max_pending: Callable[[str], int],
+    ) -> None:
         self._store = store
         self._lane = lane
         self._counts = counts
         self._observer = observer
         self._patience_s = patience_s
+        self._max_pending = max_pending
         #: A chunk of this run is in: from here on `again` is the answer to a call of its own that was lost.
         self._fresh = False
 
@@ -160,10 +177,10 @@ class Sender:
     def _enqueue(self, queue: str, jobs: list[NewJob], mark: Mark) -> list[Word]:
         if self._store is None:
             return [Word.OK] * len(jobs)
-        give_up = 0.0
+        give_up, most = 0.0, self._max_pending(queue)
         while True:
             try:
-                return self._store.enqueue(queue, jobs, mark)
+                return self._store.enqueue(queue, jobs, mark, max_pending=most)
             except StoreDenied:
                 raise
             except (StoreUnavailable, StoreFull) as error:
@@ -175,3 +192,7 @@ class Sender:
                 if now >= give_up:
                     raise
                 time.sleep(PAUSE_S)
+            except QueueFull:
+                give_up = 0.0
+                self._observer.full(queue, most)
+                time.sleep(LOOK_S)

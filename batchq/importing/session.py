@@ -102,6 +102,7 @@ class Session:
                 strict=options.strict,
                 patience_ms=options.patience_ms,
                 as_json=options.as_json,
+                max_pending=self._max_pending,
             )
             with closing(part):
                 # Beside the file: taken away by what is known to be its next run.
@@ -110,6 +111,9 @@ class Session:
                 if opened.shown:
                     self._watch.say(f"batchq: {clean(source.shown)}: {clean(opened.shown)}; queue {terms.queue}")
                 return part.run(opened.rows, enveloped(terms) if options.envelope else plain(terms))
+
+    def _max_pending(self, queue: str) -> int:
+        return self._options.max_pending or self._app.settings.pending_limit(queue)
 
     @contextmanager
     def _open(self, path: str) -> Iterator[tuple[Source, Opened]]:

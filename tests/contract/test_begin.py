@@ -34,7 +34,7 @@ def seen(store: Store, id: str = "b") -> BatchStats:
 
 
 def test_a_new_batch_counts_nothing_and_is_open(store: Store) -> None:
-    """It stands from its beginning on, by the store's clock, and is no queue's entry."""
+    """It stands from its beginning on, by the store's clock, and makes its queue known."""
     before = store.now_ms()
     assert store.begin(Q, NewBatch("b", 'night"ly\n\u00e9')) is Word.OK
     batch = seen(store)
@@ -44,7 +44,7 @@ def test_a_new_batch_counts_nothing_and_is_open(store: Store) -> None:
     assert store.batches(Q) == [batch]
     assert store.batch(Q, "other") is None
     assert store.batch("other", "b") is None
-    assert store.queues() == []
+    assert store.queues() == [Q]
 
 
 def test_a_batch_that_stands_is_left_as_it_is(store: Store) -> None:

@@ -14,7 +14,9 @@ import pytest
 
 from batchq.importing.progress import LINE_S, Lines
 from batchq.importing.run import Counts
+from batchq.job import NewJob, pack_row
 from batchq.lifecycle import State
+from batchq.tally import NewBatch
 from tests.cli.conftest import Ran
 
 from .conftest import Place
@@ -287,6 +289,18 @@ def test_export_is_what_import_takes(place: Place) -> None:
     done = place.imported("-", "--envelope", "--new-ids", "--format", "ndjson", stdin=listed.encode())
     assert done["enqueued"] == 2
     assert place.run("export", "-s", "pending", "--limit", "1").ended(0).out.count("\n") == 1
+
+
+def test_a_job_s_own_terms_come_with_it(place: Place) -> None:
+    """Its attempts, time limit and the retention of its result; its batch is a matter of the past."""
+    place.store.begin("default", NewBatch("b"))
+    row = pack_row("load", [1], max_attempts=2, timeout_ms=7000, keep_ms=60_000)
+    place.store.enqueue("default", [NewJob("a", row, given=True, batch="b")])
+    out = place.run("export", "--state", "pending").ended(0).out
+    place.imported("-", "--envelope", "--new-ids", "--format", "ndjson", stdin=out.encode())
+    old, new = place.jobs()
+    assert (new.max_attempts, new.timeout_ms, new.keep_ms) == (2, 7000, 60_000)
+    assert (old.batch, new.batch) == ("b", "")
 
 
 # -- the second stage ------------------------------------------------------------------------------------------------

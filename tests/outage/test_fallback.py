@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batchq import App, StoreFull, StoreUnavailable
+from batchq import App, QueueFull, StoreFull, StoreUnavailable
 from batchq.connect import PROBE_WAIT_S
 from batchq.forward import Forwarder
 from batchq.job import Completed
@@ -375,3 +375,32 @@ def test_results_of_spooled_jobs_are_waited_for(
                 # The circuit asks once a second.
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
+
+
+# -- a full queue ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_full_queue_refuses_may_wait_in_the_spool(
+    app_on: Callable[..., App], redis_server: Server, direct: RedisStore, spool: Path
+) -> None:
+    """It is forwarded as there is room, never beyond the limit, each job once; batches do not go that way."""
+    app = app_on(redis_server.url, max_pending=3, when_full="spool")
+    call = app.call("work")
+    assert [call.enqueue(n).spooled for n in range(5)] == [False] * 3 + [True] * 2
+    with pytest.raises(QueueFull):
+        call.options(when_full="raise").enqueue(9)
+    with app.batch(), pytest.raises(QueueFull):
+        call.enqueue(9)
+    assert len(lines(spool)) == 2
+    forwarder = Forwarder(direct, spool, Limits(), everything=True, max_pending=lambda queue: 3)
+    assert forwarder.sweep().jobs == 0
+    direct.register(Q, "w", 60_000)
+    done = []
+    for _ in range(5):
+        assert direct.stats(Q).counts["pending"] <= 3
+        [claim] = direct.claim(Q, "w", 1, 0).claims
+        direct.complete(Q, "w", [Completed(claim)])
+        done.append(json.loads(claim.row)["args"][0])
+        forwarder.sweep()
+    assert done == [0, 1, 2, 3, 4]
+    assert lines(spool) == []
