@@ -47,6 +47,8 @@ HELP = {
     "dead_keep": "How long dead jobs stay.",
     "dead_limit": "How many dead jobs stay, a queue.",
     "max_payload": "The greatest job: name, arguments and options.",
+    "max_pending": "How many jobs may be pending in a queue for an enqueue to be taken (1000, orders:500).",
+    "when_full": "What a producer does about a full queue: raise, spool, or wait so long.",
     "enqueue_timeout": "How long an enqueue may wait for a store that does not answer.",
     "socket_timeout": "How long a connection may be silent inside a call.",
     "mark_ttl": "How long an enqueue call can be repeated safely.",
@@ -78,6 +80,8 @@ def _flag(key: str) -> Callable[[F], F]:
     if isinstance(rule.kind, Flag):
         return click.option(f"{long}/--no-{long[2:]}", key, default=None, help=HELP.get(key))
     metavar = next((word for kind, word in _METAVARS if isinstance(rule.kind, kind)), "TEXT")
+    if key == "max_pending":
+        metavar = "N|QUEUE:N"
     return click.option(*names, key, metavar=metavar, multiple=key == "queues", default=None, help=HELP.get(key))
 
 
