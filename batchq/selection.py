@@ -164,6 +164,11 @@ class Group:
     last_ms: int = 0
     hosts: set[str] = field(default_factory=set)
 
+    @property
+    def shown(self) -> str:
+        """The newest error in a line."""
+        return Failure(self.kind, self.error, "", 0).shown
+
     def add(self, job: Job, found: Failure) -> None:
         at = found.at_ms or job.since_ms
         self.count += 1

@@ -83,7 +83,7 @@ def _failed(app: App, chosen: Chosen, retrying: bool) -> Iterator[Job]:
 
 
 def _row(one: Group, by: str, now_ms: int, *, retrying: bool) -> tuple[str, ...]:
-    error = shorten(f"{one.kind}: {one.error}" if one.error and one.error != one.kind else one.kind, 90)
+    error = shorten(one.shown, 90)
     cells = {
         "HANDLER": one.job,
         "QUEUE": one.queue,

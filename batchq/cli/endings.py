@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import click
 
@@ -87,6 +87,21 @@ def show_tracebacks(wanted: bool) -> None:
 def _debug_variable() -> bool:
     """Read here as well as in config, which may be what failed."""
     return os.environ.get("BATCHQ_DEBUG", "").strip().lower() in ("1", "true", "yes", "on")
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """A request to end is met as Ctrl-C is: what was begun is put in order."""
+    import signal
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def code_of(error: BatchqError) -> int:

@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("import_", "Enqueue a job for each row of CSV, NDJSON or JSON files."),
     "export": ("export", "Write jobs, with their errors, as lines that can be imported."),
     "status": ("status", "Queues, workers and store at a glance."),
+    "top": ("top", "Watch queues and workers on one live screen."),
     "jobs": ("jobs", "List jobs by state and queue."),
     "dead": ("dead", "What jobs died of: how many, by which error."),
     "batches": ("batches", "List batches of jobs and how far they are."),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchq.cli.endings import USAGE, complain
+from batchq.cli.endings import USAGE, complain, ended_by_sigterm
 from batchq.cli.output import clean
 from batchq.cli.params import delay_ms as read_delay
 from batchq.cli.params import reach, reaches_store, span_ms, takes_json, whole
@@ -94,7 +93,7 @@ def import_(files: tuple[str, ...], **given: Any) -> int:
     from batchq.importing.session import Session
 
     watch = chosen(as_json=options.as_json)
-    with _sigterm_as_interrupt(), _app(options) as app:
+    with ended_by_sigterm(), _app(options) as app:
         try:
             return Session(app, options, watch).run(files)
         finally:
@@ -132,21 +131,6 @@ def _look_at_all(files: Sequence[str]) -> None:
             bad = True
     if bad:
         raise click.exceptions.Exit(USAGE)
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """A request to end is met as Ctrl-C is: the sums are said, and how to go on."""
-    import signal
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _app(options: Options) -> App:
