@@ -925,6 +925,7 @@ class Master:
             "host": platform.node(),
             "pid": os.getpid(),
             "since_ms": self._started_ms,
+            "at_ms": SYSTEM.now_us() // 1000,
             "state": self.state,
             "processes": self._want,
             "reloads": self._reloads,

@@ -26,6 +26,15 @@ def rss_bytes(pid: int) -> int:
         return 0
 
 
+def cpu_ms(pid: int) -> int:
+    """The time that a process has spent on a CPU so far; 0 where it is gone."""
+    try:
+        spent = psutil.Process(pid).cpu_times()
+        return int((spent.user + spent.system) * 1000)
+    except psutil.Error:
+        return 0
+
+
 class Recycling:
     """Made in the worker, after its random state was drawn."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from batchq import log, scoreboard
 from batchq.children import Child, named
 from batchq.clock import monotonic_ns
-from batchq.recycle import rss_bytes
+from batchq.recycle import cpu_ms, rss_bytes
 from batchq.scoreboard import Run
 
 
@@ -31,6 +31,7 @@ def _worker(child: Child) -> dict[str, Any]:
         "queue": under_way.queue if under_way else None,
         "running_ms": _running_ms(under_way) if under_way else 0,
         "rss": rss_bytes(child.pid),
+        "cpu_ms": cpu_ms(child.pid),
     }
 
 

@@ -103,7 +103,7 @@ def rate(number: float | None) -> str:
 
 def _head(known: Known, columns: int, now: float, *, blocks: bool) -> list[Text]:
     if known.away_since is None:
-        state = Text(f"{known.kind} {known.version}".strip() if known.looks else "connecting", style="green")
+        state = Text(known.version or "connecting", style="green")
     else:
         state = Text(f"AWAY for {span((now - known.away_since) * 1000)}", style="bold red")
     url = cell(known.url, max(10, columns - state.cell_len - 14)).plain.rstrip()
@@ -147,9 +147,11 @@ def _main(known: Known, view: View, columns: int, rows: int, now: float) -> list
     room = min(want_queues, max(rows // 2, rows - want_workers))
     view.place = max(0, min(view.place, len(names) - 1))
     first = max(0, min(view.place - (room - 2), len(names) - (room - 1))) if room > 1 else 0
-    lines = [_queue_titles(columns)]
-    for at in range(first, min(len(names), first + room - 1)):
-        lines.append(_queue(known.queues[names[at]], columns, selected=at == view.place, stale=known.away_since))
+    lines = [_queue_titles(columns, "QUEUE" if known.away_since is None else "BEFORE IT WENT AWAY")]
+    lines += [
+        _queue(known.queues[names[at]], columns, now, selected=at == view.place, stale=known.away_since)
+        for at in range(first, min(len(names), first + room - 1))
+    ]
     if not names:
         lines.append(Text("no queue yet: nothing was ever enqueued" if known.away_since is None else ""))
     rest = rows - len(lines)
@@ -161,6 +163,8 @@ _QUEUE_COLUMNS = (
     ("PEND", 7), ("DELAY", 7), ("ACTIVE", 6), ("DEAD", 7), ("IN/S", 6), ("DONE/S", 6), ("FAIL/S", 6), ("LAG", 6),
     ("NEXT", 6),
 )  # fmt: skip
+#: Where there is no room for all.
+_FIRST_TO_GO = ("NEXT", "FAIL/S", "IN/S", "DELAY", "ACTIVE", "DONE/S")
 _WIDE_COLUMNS = (("KEPT", 7), ("DONE", 7), ("RETRIED", 7), ("FENCED", 6), ("LOST", 6))
 
 
@@ -170,20 +174,21 @@ def _queue_columns(columns: int) -> tuple[list[tuple[str, int]], int]:
     for extra in _WIDE_COLUMNS:
         if sum(width + 1 for _, width in [*chosen, extra]) + 24 <= columns:
             chosen.append(extra)
-    while chosen and sum(width + 1 for _, width in chosen) + 10 > columns:
-        chosen.pop()
+    for title in _FIRST_TO_GO:
+        if sum(width + 1 for _, width in chosen) + 10 > columns:
+            chosen = [column for column in chosen if column[0] != title]
     return chosen, max(8, columns - sum(width + 1 for _, width in chosen))
 
 
-def _queue_titles(columns: int) -> Text:
+def _queue_titles(columns: int, first: str) -> Text:
     chosen, name = _queue_columns(columns)
-    return row([cell("QUEUE", name), *(cell(title, width, right=True) for title, width in chosen)], "bold")
+    return row([cell(first, name), *(cell(title, width, right=True) for title, width in chosen)], "bold")
 
 
-def _queue(one: Queue, columns: int, *, selected: bool, stale: float | None) -> Text:
+def _queue(one: Queue, columns: int, now: float, *, selected: bool, stale: float | None) -> Text:
     chosen, name = _queue_columns(columns)
     counts, totals = one.stats.counts, one.stats.totals
-    due = one.next_in_ms
+    due = None if one.due_at is None or one.due_at < now else (one.due_at - now) * 1000
     values = {
         "PEND": count(counts["pending"]),
         "DELAY": count(counts["delayed"]),
@@ -194,11 +199,11 @@ def _queue(one: Queue, columns: int, *, selected: bool, stale: float | None) -> 
         "RETRIED": count(totals["retried"]),
         "FENCED": count(totals["fenced"]),
         "LOST": count(totals["lost"]),
-        "IN/S": rate(one.rate("enqueued")),
-        "DONE/S": rate(one.rate("completed")),
-        "FAIL/S": rate(one.rate("retried", "dead")),
+        "IN/S": rate(one.rate("enqueued") if stale is None else None),
+        "DONE/S": rate(one.rate("completed") if stale is None else None),
+        "FAIL/S": rate(one.rate("retried", "dead") if stale is None else None),
         "LAG": span(one.stats.oldest_pending_age_ms) if counts["pending"] else "-",
-        "NEXT": "-" if due is None else span(due) if due > 0 else "due",
+        "NEXT": "-" if due is None else span(due),
     }
     shown = f"{one.name} (paused)" if one.stats.paused else one.name
     styles = {"DEAD": "red" if counts["dead"] else "", "ACTIVE": "cyan" if counts["active"] else ""}
@@ -226,16 +231,21 @@ def _workers(known: Known, workers: Sequence[dict[str, Any]], columns: int, rows
         return lines
     fixed = sum(width + 1 for _, width in _WORKER_COLUMNS)
     left = columns - fixed
-    host, handler = max(8, left // 4), max(10, left // 3)
+    # No wider than what stands there: the rest is for the ids of the jobs.
+    host = _needed(workers, "host", max(8, left // 4))
+    handler = max(7, _needed(workers, "handler", max(10, left // 3)))
     job = max(6, left - host - handler - 2)
     titles = [cell("HOST", host), *(cell(name, width, right=True) for name, width in _WORKER_COLUMNS)]
     lines.append(row([*titles, cell("HANDLER", handler), cell("JOB", job)], "bold"))
     room = rows - 2
-    for worker in workers[: room if len(workers) <= room else room - 1]:
-        lines.append(_worker(worker, host, handler, job))
+    lines += [_worker(one, host, handler, job) for one in workers[: room if len(workers) <= room else room - 1]]
     if len(workers) > room:
         lines.append(Text(f"... and {len(workers) - room + 1} more", style="dim"))
     return lines
+
+
+def _needed(workers: Sequence[dict[str, Any]], name: str, most: int) -> int:
+    return min(most, max(len(name), *(len(str(worker.get(name) or "")) for worker in workers)))
 
 
 def _worker(worker: dict[str, Any], host: int, handler: int, job: int) -> Text:
@@ -272,9 +282,8 @@ def _dead(view: View, columns: int, rows: int, known: Known) -> list[Text]:
     )
     room = rows - len(lines)
     first = max(0, min(view.place - room + 1, len(piles) - room))
-    for at in range(first, min(len(piles), first + room)):
-        lines.append(_pile(piles[at], handler, columns, selected=at == view.place))
-    return lines
+    shown = range(first, min(len(piles), first + room))
+    return lines + [_pile(piles[at], handler, columns, selected=at == view.place) for at in shown]
 
 
 def _pile(pile: Pile, handler: int, columns: int, *, selected: bool) -> Text:

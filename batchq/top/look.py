@@ -16,13 +16,14 @@ from batchq.errors import BatchqError, StoreError
 from batchq.job import QueueStats
 from batchq.lifecycle import State
 from batchq.store import Store
+from batchq.top.morgue import Morgue
 
 #: Commands that may be sent to the store, a second. The rest of the queues has its turn in the next look.
 BUDGET = 16
-#: What each question costs of it, in round trips and commands.
-STATS, QUEUES, MASTERS, HEAD, PAGE = 2, 1, 3, 2, 3
-#: The registries change seldom: masters speak each five seconds.
-QUEUES_S, MASTERS_S = 5.0, 2.5
+#: What each question costs of it: how many commands a Redis is sent for it.
+STATS, QUEUES, MASTERS, PAGE = 2, 1, 3, 13
+#: The registries change seldom: masters speak each five seconds. When the next job is due is asked of one queue a time.
+QUEUES_S, MASTERS_S, DUE_S = 5.0, 2.5, 3.0
 #: Rates are those of so many seconds.
 RATE_S = 5.0
 #: Points of the sparkline that are kept.
@@ -38,12 +39,14 @@ class Queue:
     name: str
     stats: QueueStats
     seen: float
-    #: When the next delayed job is due, on the store's clock less its now; None: none, or not known.
-    next_in_ms: int | None = None
+    #: When the next delayed job is due, on the monotonic clock; None: none, or not known.
+    due_at: float | None = None
     #: (when, totals) of the last seconds.
     history: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)
 
     def see(self, stats: QueueStats, now: float) -> None:
+        if stats.totals["enqueued"] < self.stats.totals["enqueued"]:
+            self.history.clear()  # Another store, or one that has lost its data.
         self.stats, self.seen = stats, now
         self.history.append((now, stats.totals))
         while len(self.history) > 2 and now - self.history[1][0] >= RATE_S:
@@ -98,11 +101,15 @@ class Looker(threading.Thread):
         self._every_s = every_s
         self._local = local
         self._errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
-        self._queues_at = self._masters_at = 0.0
-        #: Whose turn it is.
-        self._turn = 0
+        self._queues_at = self._masters_at = self._due_at = 0.0
+        #: Whose turn it is, and whose to be asked when its next job is due.
+        self._turn = self._due_turn = 0
+        #: The dead that are to be read on.
+        self.reading: Morgue | None = None
         self._point: tuple[float, int] | None = None
         self._spent = 0.0
+        #: worker -> when it was heard of last, its CPU time then, and its part of a CPU before that, in percent.
+        self._cpu: dict[str, tuple[int, int, float | None]] = {}
 
     def ask(self, errand: Errand) -> None:
         """Has something done with the store; its answer is shown."""
@@ -151,7 +158,7 @@ class Looker(threading.Thread):
             self._point = None
         here = self._local() if known.away_since is not None else None
         if here is not None:
-            known.masters, known.heard, known.by_socket = [here], SYSTEM.monotonic(), True
+            self._hear([here], by_socket=True)
         known.looks += 1
 
     def _ask_store(self, store: Store) -> None:
@@ -165,10 +172,27 @@ class Looker(threading.Thread):
             known.queues = {name: known.queues.get(name) or _unseen(name) for name in names}
             self._queues_at = now + QUEUES_S
         if now >= self._masters_at:
-            known.masters, known.heard, known.by_socket = store.masters(), now, False
+            self._hear(store.masters(), by_socket=False)
             self._spent += MASTERS
             self._masters_at = now + MASTERS_S
         self._ask_queues(store)
+        self._ask_due(store)
+        if self.reading is not None and not self.reading.complete:
+            self.reading.read_on(store)
+            self._spent += PAGE
+
+    def _hear(self, masters: list[dict[str, Any]], *, by_socket: bool) -> None:
+        """What masters say; how busy a CPU their workers are follows from what they said before."""
+        before, self._cpu = self._cpu, {}
+        for master in masters:
+            at = master.get("at_ms", 0)
+            for worker in master.get("workers", []):
+                spent, (then, old, part) = worker.get("cpu_ms", 0), before.get(worker["id"], (at, 0, None))
+                if at > then:
+                    part = max(0.0, (spent - old) * 100 / (at - then))
+                worker["cpu"] = part
+                self._cpu[worker["id"]] = (at, spent, part)
+        self.known.masters, self.known.heard, self.known.by_socket = masters, SYSTEM.monotonic(), by_socket
 
     def _ask_queues(self, store: Store) -> None:
         """As many as the budget allows, the others in the next look."""
@@ -181,16 +205,25 @@ class Looker(threading.Thread):
             found = self.known.queues[name]
             found.see(store.stats(name), SYSTEM.monotonic())
             self._spent += STATS
-            if found.stats.counts["delayed"] and self._spent + HEAD <= room:
-                page = store.jobs(name, State.DELAYED, limit=1).jobs
-                found.next_in_ms = page[0].since_ms - store.now_ms() if page else None
-                self._spent += HEAD
-            elif not found.stats.counts["delayed"]:
-                found.next_in_ms = None
+            if not found.stats.counts["delayed"]:
+                found.due_at = None
         else:
             step = len(names)
         self._turn = (self._turn + step) % len(names) if names else 0
         self._note_throughput()
+
+    def _ask_due(self, store: Store) -> None:
+        """When the next job of one queue is due; the others have their turn."""
+        waiting = [one for one in self.known.queues.values() if one.stats.counts["delayed"]]
+        now = SYSTEM.monotonic()
+        if not waiting or now < self._due_at:
+            return
+        self._due_turn += 1
+        chosen = waiting[self._due_turn % len(waiting)]
+        page = store.jobs(chosen.name, State.DELAYED, limit=1).jobs
+        chosen.due_at = now + (page[0].since_ms - store.now_ms()) / 1000 if page else None
+        self._spent += PAGE
+        self._due_at = now + DUE_S
 
     def _note_throughput(self) -> None:
         seen = [one for one in self.known.queues.values() if one.seen]

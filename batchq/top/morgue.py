@@ -9,10 +9,8 @@ from batchq.lifecycle import State, Word
 from batchq.selection import Group, group
 from batchq.store import MAX_JOBS, Store
 
-#: Dead jobs that are read at a time.
-PAGE = 100
-#: Pages an errand: so many each second stay within the budget.
-PAGES = 3
+#: Dead jobs that are read at a time: as many as one step carries, for a page costs the same whatever is on it.
+PAGE = MAX_JOBS
 
 
 @dataclass(slots=True)
@@ -26,35 +24,29 @@ class Pile:
 
 @dataclass(slots=True)
 class Morgue:
-    """The dead of some queues. Read by errands, on the looker's thread; drawn from another."""
+    """The dead of some queues. Read on the looker's thread, drawn from another."""
 
     queues: list[str]
     piles: dict[str, Pile] = field(default_factory=dict)
     read: int = 0
     complete: bool = False
-    #: When more is read, on the monotonic clock.
-    read_at: float = 0.0
     _cursor: str = ""
     _queue: int = 0
 
     @property
     def sorted(self) -> list[Pile]:
         """The greatest first."""
-        return sorted(list(self.piles.values()), key=lambda pile: (-len(pile.ids), pile.group.id))
+        return sorted(self.piles.values(), key=lambda pile: (-len(pile.ids), pile.group.id))
 
-    def read_on(self, store: Store) -> str:
-        """An errand: reads some pages more."""
-        for _ in range(PAGES):
-            if self._queue >= len(self.queues):
-                self.complete = True
-                return ""
+    def read_on(self, store: Store) -> None:
+        """Reads one page more."""
+        if self._queue < len(self.queues):
             page = store.jobs(self.queues[self._queue], State.DEAD, cursor=self._cursor, limit=PAGE)
             self._take(page.jobs)
             self._cursor = page.cursor
             if not page.cursor:
                 self._queue += 1
         self.complete = self._queue >= len(self.queues)
-        return ""
 
     def _take(self, jobs: tuple[Job, ...]) -> None:
         for job in jobs:

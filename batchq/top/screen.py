@@ -16,6 +16,7 @@ from rich.live import Live
 
 from batchq.app import App
 from batchq.clock import SYSTEM
+from batchq.store import Store
 from batchq.top.draw import View, screen, selected_pile
 from batchq.top.look import Looker
 from batchq.top.morgue import Morgue
@@ -54,9 +55,6 @@ def _loop(looker: Looker, view: View, console: Console, live: Live, fd: int) -> 
         for key in _pressed(fd):
             if key == "q" or not act(key, view, looker):
                 return
-        if view.morgue is not None and not view.morgue.complete and now >= view.morgue.read_at:
-            view.morgue.read_at = now + 1.0
-            looker.ask(view.morgue.read_on)
 
 
 def act(key: str, view: View, looker: Looker) -> bool:
@@ -83,6 +81,7 @@ def act(key: str, view: View, looker: Looker) -> bool:
             view.page = "dead"
         case "esc", "dead":
             view.page, view.place, view.morgue = "main", view.queue_place, None
+            looker.reading = None
     return True
 
 
@@ -92,10 +91,13 @@ def _toggle(view: View, looker: Looker) -> None:
     if not names:
         return
     name = names[min(view.place, len(names) - 1)]
-    paused = looker.known.queues[name].stats.paused
 
-    def errand(store: Any) -> str:
+    def errand(store: Store) -> str:
+        # What it is now, not what was last drawn.
+        paused = store.stats(name).paused
         (store.resume if paused else store.pause)(name)
+        if (shown := looker.known.queues.get(name)) is not None:
+            shown.see(store.stats(name), SYSTEM.monotonic())
         return f"{name} {'resumed' if paused else 'paused'}"
 
     looker.ask(errand)
@@ -110,6 +112,9 @@ def _open_morgue(view: View, looker: Looker) -> None:
     dead = looker.known.queues[chosen].stats.counts["dead"]
     view.queue_place = view.place
     view.morgue, view.page, view.place = Morgue([chosen] if dead else names), "dead", 0
+    looker.reading = view.morgue
+    # Not only with the next look.
+    looker.ask(lambda store: "")
 
 
 def _ask_for_group(key: str, view: View) -> None:

@@ -28,15 +28,18 @@ class Terminal:
         self, args: Sequence[str], env: Mapping[str, str], cwd: Path, *, columns: int = 80, rows: int = 24
     ) -> None:
         self._fd, theirs = os.openpty()
+        self._name = os.ttyname(theirs)
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.raw = b""
+        # These would go before the size of the terminal; pytest's workers have them.
+        own = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
             args,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             cwd=cwd,
-            env={**env, "TERM": "xterm-256color"},
+            env={**own, "TERM": "xterm-256color"},
             start_new_session=True,
         )
         os.close(theirs)
@@ -58,7 +61,10 @@ class Terminal:
         os.write(self._fd, keys.encode())
 
     def resize(self, columns: int, rows: int) -> None:
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        # Where the program looks: not every kernel shares a size between both ends.
+        theirs = os.open(self._name, os.O_RDWR | os.O_NOCTTY)
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.close(theirs)
         os.killpg(self.process.pid, signal.SIGWINCH)
 
     def read(self, within: float = 0.05) -> bytes:
