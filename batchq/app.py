@@ -196,6 +196,7 @@ class App:
         timeout: Duration | None = None,
         result: bool | Duration = False,
         batch_claim: bool = True,
+        threads: bool = False,
     ) -> JobDecorator: ...
 
     def job(
@@ -210,12 +211,14 @@ class App:
         timeout: Duration | None = None,
         result: bool | Duration = False,
         batch_claim: bool = True,
+        threads: bool = False,
     ) -> Any:
         """Registers a handler, under the function's name unless given.
 
         `max_attempts`: tries before a job is dead (setting: 5). `backoff`: a policy, a list of seconds, or a function
         (attempt, error) -> seconds. `timeout`: seconds. `result`: True keeps what the handler returns for the setting
         `result_keep`, seconds keep it that long. `batch_claim=False`: a worker claims its jobs one at a time.
+        `threads`: a plain function that workers with a `concurrency` may run on threads, beside others.
         Raises ConfigError for a wrong argument, and for a name that is taken.
         """
 
@@ -229,6 +232,7 @@ class App:
                 timeout=timeout,
                 keep_ms=check_keep(result, lambda: self.settings.result_keep_ms),
                 batch_claim=batch_claim,
+                threads=threads,
             )
             self.registry.register(spec)
             if result is True:

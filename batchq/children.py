@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -28,9 +29,10 @@ class Child:
     born: float
     #: Why this master ended it, where it did; None: its own death.
     ended_by: Death | None = None
-    #: The run that was given an order, when, and what.
-    ordered_run: int = 0
-    ordered_at: float = 0.0
+    #: The runs that were given an order, and when.
+    orders: dict[int, float] = field(default_factory=dict)
+    #: The number of the run for whose sake this master ended it; 0: none.
+    culprit: int = 0
     #: It was told to end when its job is done.
     retiring: bool = False
     #: When it is killed if it has not ended and runs nothing; inf: never.
@@ -45,6 +47,14 @@ class Child:
         """It is known to the store, and has begun to claim."""
         return self.slot.state != scoreboard.BOOTING
 
+    def runs(self) -> list[Run]:
+        """What it runs now."""
+        return [run for _, run in self.slot.under_way()]
+
+    def charged(self) -> tuple[Run, ...]:
+        """Whom its end concerns: the run that it was ended for, or all that were under way."""
+        return tuple(run for run in self.runs() if self.culprit in (0, run.number))
+
 
 @dataclass(slots=True)
 class Unreaped:
@@ -52,7 +62,8 @@ class Unreaped:
 
     worker: str
     death: Death
-    run: Run | None
+    #: What it ran, and is to be charged.
+    runs: tuple[Run, ...]
 
 
 def death_of(code: int, peak_bytes: int = 0, by_kernel: bool | None = None) -> Death:
@@ -66,10 +77,11 @@ def death_of(code: int, peak_bytes: int = 0, by_kernel: bool | None = None) -> D
     return Death("crashed", f"the worker was killed by {name}{peak}")
 
 
-def named(run: Run | None) -> dict[str, Any]:
-    """The keys of a log line that name the job under way."""
-    if run is None or not run.under_way:
-        return {}
+def named(runs: Sequence[Run]) -> dict[str, Any]:
+    """The keys of a log line that name the job under way, or say how many there are."""
+    if len(runs) != 1:
+        return {"running": len(runs)} if runs else {}
+    [run] = runs
     return {"queue": run.queue, "job": run.id, "token": run.token, "handler": run.handler}
 
 

@@ -41,8 +41,8 @@ from batchq.kinds import (
     Wrong,
 )
 
-#: The most workers of one master.
-MAX_PROCESSES = 256
+#: The most workers of one master, and the most jobs of one worker at once.
+MAX_PROCESSES, MAX_CONCURRENCY = 256, 1024
 
 
 def _cpus() -> int:
@@ -119,6 +119,10 @@ class Settings:
     sweep_ms: int = _setting(SECOND, Duration(low=10, high=HOUR))
     #: Workers of one master; by default one a CPU.
     processes: int = _setting(_cpus, Count(high=MAX_PROCESSES), flag="-n")
+    #: Jobs that one worker runs at once: coroutines in its event loop, plain functions on threads.
+    concurrency: int = _setting(1, Count(high=MAX_CONCURRENCY), flag="-c")
+    #: Plain functions run on threads, without a word of their own (`@app.job(threads=True)`).
+    threads: bool = _setting(False, Flag())
     #: (queue, weight) that workers serve; empty for those that the handlers name, and `default`.
     queues: tuple[tuple[str, int], ...] = _setting((), Queues(), flag="-q")
     #: Serve the queues in strict order instead of by weight.

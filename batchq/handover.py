@@ -156,8 +156,9 @@ class Heritage:
                 "place": child.place,
                 "born": child.born,
                 "ended_by": asdict(child.ended_by) if child.ended_by else None,
-                "ordered_run": child.ordered_run,
-                "ordered_at": child.ordered_at,
+                # JSON's keys are strings.
+                "orders": list(child.orders.items()),
+                "culprit": child.culprit,
                 "retiring": child.retiring,
                 # JSON knows no infinity.
                 "doomed_at": child.doomed_at if child.doomed_at < inf else None,
@@ -166,7 +167,7 @@ class Heritage:
             for child in children.values()
         ]
         self.unreaped = [
-            {"worker": dead.worker, "death": asdict(dead.death), "run": dead.run and list(dead.run)}
+            {"worker": dead.worker, "death": asdict(dead.death), "runs": [list(run) for run in dead.runs]}
             for dead in unreaped
         ]
 
@@ -178,13 +179,20 @@ class Heritage:
             doomed_at = inf if told["doomed_at"] is None else told["doomed_at"]
             slot = board.slot(told["place"])
             out[told["pid"]] = Child(
-                **{**told, "slot": slot, "ended_by": ended_by, "doomed_at": doomed_at, "old": True}
+                **{
+                    **told,
+                    "slot": slot,
+                    "ended_by": ended_by,
+                    "doomed_at": doomed_at,
+                    "orders": dict(told["orders"]),
+                    "old": True,
+                }
             )
         return out
 
     def dead(self) -> list[Unreaped]:
         return [
-            Unreaped(told["worker"], Death(**told["death"]), Run(*told["run"]) if told["run"] else None)
+            Unreaped(told["worker"], Death(**told["death"]), tuple(Run(*run) for run in told["runs"]))
             for told in self.unreaped
         ]
 

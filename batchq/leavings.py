@@ -27,10 +27,10 @@ GONE_S = 5.0
 
 
 class Left(NamedTuple):
-    """A worker that stood on the scoreboard: its id, and its last run."""
+    """A worker that stood on the scoreboard: its id, and what it ran."""
 
     worker: str
-    run: Run | None
+    runs: tuple[Run, ...]
 
 
 def clear_away(board: Scoreboard, me: Owner, where: str) -> list[Left]:
@@ -51,7 +51,7 @@ def clear_away(board: Scoreboard, me: Owner, where: str) -> list[Left]:
     slots = [board.slot(number) for number in range(board.slots)]
     if here:
         _end([slot.process for slot in slots if slot.process[0]], owner)
-    return [Left(slot.worker, slot.run()) for slot in slots if slot.worker]
+    return [Left(slot.worker, tuple(run for _, run in slot.under_way())) for slot in slots if slot.worker]
 
 
 def _end(workers: list[tuple[int, int]], owner: Owner) -> None:

@@ -30,7 +30,7 @@ from batchq.handover import CHECK_S, Check, Heritage, Origin
 from batchq.job import Claim, random_name
 from batchq.leavings import clear_away
 from batchq.lifecycle import Word
-from batchq.limits import Limits, give_order
+from batchq.limits import Limits, give_order, interrupt
 from batchq.memory import KillCount
 from batchq.mourning import Mourning
 from batchq.notify import Notifier
@@ -188,7 +188,7 @@ class Master:
         where = self._pid_file.board
         self._board = Scoreboard.at(where)
         death = Death("lost", "its master was killed")
-        self._unreaped = [Unreaped(left.worker, death, left.run) for left in clear_away(self._board, self._me, where)]
+        self._unreaped = [Unreaped(left.worker, death, left.runs) for left in clear_away(self._board, self._me, where)]
 
     def _inherit(self, left: Heritage) -> None:
         """Goes on where the image before this one stopped."""
@@ -581,10 +581,8 @@ class Master:
         if self._children and now >= self._stop_at and not self._interrupted:
             self._interrupted = True
             for child in self._children.values():
-                run = child.slot.run()
-                log.event("warning", "interrupted", worker=child.slot.worker, **named(run))
-                if run is not None and run.under_way:
-                    give_order(child, run, scoreboard.INTERRUPT)
+                log.event("warning", "interrupted", worker=child.slot.worker, **named(child.runs()))
+                interrupt(child)
         if self._children and now >= self._stop_at + last_grace and not self._at_once:
             self._kill_all()
         return not self._children and (not self._unreaped or self._at_once or now >= self._stop_at)
@@ -672,10 +670,10 @@ class Master:
                     worker=child.slot.worker,
                     pid=pid,
                     why=death.text,
-                    **named(child.slot.run()),
+                    **named(child.runs()),
                 )
             if child.slot.worker:
-                self._unreaped.append(Unreaped(child.slot.worker, death, child.slot.run()))
+                self._unreaped.append(Unreaped(child.slot.worker, death, child.charged()))
         if self._unreaped:
             self._with_store(self._reap)
 
@@ -701,13 +699,22 @@ class Master:
         while self._unreaped:
             dead = self._unreaped[0]
 
-            def ran(claim: Claim, run: Run | None = dead.run) -> bool:
-                return run is not None and run.under_way and run.is_of(claim)
+            def ran(claim: Claim, runs: tuple[Run, ...] = dead.runs) -> bool:
+                return any(run.is_of(claim) for run in runs)
 
             terms, settings = self._runner.terms, self._settings
             if dead.death.cause == "lost":
                 queues = sorted({*self._all_names(), *self._store.queues()})
-                counted = reap_left(self._store, queues, dead.worker, ran, terms, settings.max_lost, self._mourning.add)
+                text = f"worker {dead.worker} ended with its master, which was killed"
+                counted = reap_left(
+                    self._store, queues, dead.worker, ran, terms, settings.max_lost, self._mourning.add, text
+                )
+            elif dead.death.cause == "crashed" and len(dead.runs) > 1:
+                text = f"{dead.death.text}; {len(dead.runs)} jobs were under way, nobody knows whose fault it was"
+                counted = reap_left(
+                    *(self._store, self._all_names(), dead.worker, ran, terms, settings.max_lost),
+                    *(self._mourning.add, text),
+                )
             else:
                 counted = reap_own(
                     self._store,
@@ -887,12 +894,11 @@ class Master:
                     log.event("warning", "lease_lost", queue=queue, worker=worker)
             for worker, job_id, token in renewal.marks:
                 child = children[worker]
-                run = child.slot.run()
-                if run is None or not run.under_way or (run.queue, run.id, run.token) != (queue, job_id, token):
-                    continue
-                if child.ordered_run != run.number:
-                    log.event("info", "cancelling", worker=worker, **named(run))
-                    give_order(child, run, scoreboard.CANCEL)
+                for entry, run in child.slot.under_way():
+                    is_it = (run.queue, run.id, run.token) == (queue, job_id, token)
+                    if is_it and run.number not in child.orders:
+                        log.event("info", "cancelling", worker=worker, **named([run]))
+                        give_order(child, entry, run, scoreboard.CANCEL)
 
     def _look_for_lost(self) -> None:
         for queue in self._names:

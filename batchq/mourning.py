@@ -54,4 +54,4 @@ class Mourning:
         if self._errand is None:
             return False
         idle = any(child.slot.state == scoreboard.IDLE for child in able)
-        return any(child.place == self._errand.place and not (idle and named(child.slot.run())) for child in able)
+        return any(child.place == self._errand.place and not (idle and named(child.runs())) for child in able)

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from batchq import backoff, log, stacks
 from batchq.app import App
+from batchq.concurrent import ConcurrentWorker
 from batchq.config import Settings
 from batchq.errors import BatchqError
 from batchq.memory import be_first_to_go
@@ -59,7 +60,8 @@ def live(
 def _work(app: App, settings: Settings, queues: Sequence[tuple[str, int]], slot: Slot, stacks_fd: int) -> int:
     read, write = pipe()
     store = open_store(settings.store_url, settings)
-    worker = Worker(app, store, settings, slot, queues, read)
+    kind = ConcurrentWorker if settings.concurrency > 1 else Worker
+    worker = kind(app, store, settings, slot, queues, read)
     store.be_patient(lambda: worker.stopping)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     signal.signal(ORDER_SIGNAL, worker.obey)

@@ -82,6 +82,8 @@ class HandlerSpec:
     #: A worker may claim others behind it. Off: one at a time, for jobs that must not run twice after a crash.
     batch_claim: bool = True
     is_async: bool = False
+    #: A plain function that may run on a thread, beside others.
+    threads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def make_spec(
     timeout: Duration | None,
     keep_ms: int,
     batch_claim: bool,
+    threads: bool,
 ) -> HandlerSpec:
     """Checks what `@app.job` was given. Raises ConfigError that names the handler and the argument."""
     if not callable(function):
@@ -132,8 +135,11 @@ def make_spec(
     try:
         check_name(name)
         _check_kind(function)
-        if not isinstance(batch_claim, bool):
-            raise ConfigError(f"batch_claim: expected True or False, found {batch_claim!r:.100}")
+        for word, value in (("batch_claim", batch_claim), ("threads", threads)):
+            if not isinstance(value, bool):
+                raise ConfigError(f"{word}: expected True or False, found {value!r:.100}")
+        if threads and _is_async(function):
+            raise ConfigError("threads: a coroutine function runs in the event loop; leave it out")
         return HandlerSpec(
             name,
             function,
@@ -144,6 +150,7 @@ def make_spec(
             keep_ms,
             batch_claim,
             _is_async(function),
+            threads,
         )
     except ConfigError as error:
         raise ConfigError(f"handler {name!r:.100} ({place(function)}): {error}") from None

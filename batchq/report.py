@@ -19,17 +19,19 @@ def workers_of(children: Iterable[Child]) -> list[dict[str, Any]]:
 
 
 def _worker(child: Child) -> dict[str, Any]:
-    run = child.slot.run()
-    under_way = run if run is not None and run.under_way else None
+    runs = sorted(child.runs(), key=lambda run: run.started_ns)
+    oldest = runs[0] if runs else None
     return {
         "id": child.slot.worker,
         "host": platform.node(),
         "pid": child.pid,
         "state": scoreboard.STATES[child.slot.state],
-        "job": under_way.id if under_way else None,
-        "handler": under_way.handler if under_way else None,
-        "queue": under_way.queue if under_way else None,
-        "running_ms": _running_ms(under_way) if under_way else 0,
+        # Of several at once that which has run for longest.
+        "job": oldest.id if oldest else None,
+        "handler": oldest.handler if oldest else None,
+        "queue": oldest.queue if oldest else None,
+        "running_ms": _running_ms(oldest) if oldest else 0,
+        "running": len(runs),
         "rss": rss_bytes(child.pid),
         "cpu_ms": cpu_ms(child.pid),
     }
@@ -38,7 +40,7 @@ def _worker(child: Child) -> dict[str, Any]:
 def log_workers(children: Iterable[Child]) -> None:
     """A line a worker."""
     for child in children:
-        run = child.slot.run()
+        runs = child.runs()
         log.event(
             "info",
             "worker",
@@ -47,8 +49,8 @@ def log_workers(children: Iterable[Child]) -> None:
             state=scoreboard.STATES[child.slot.state],
             retiring=child.retiring or None,
             claimed=child.slot.claimed,
-            running_ms=_running_ms(run) if run is not None and run.under_way else None,
-            **named(run),
+            running_ms=max(map(_running_ms, runs)) if runs else None,
+            **named(runs),
         )
 
 

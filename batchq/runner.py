@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Coroutine
+from contextvars import Token
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -96,19 +97,7 @@ class Runner:
 
     def call(self, ready: Prepared, enter: Callable[[], None] | None = None) -> Outcome:
         """Calls the handler and catches every end, BaseException included. `enter` is called just before user code."""
-        claim = ready.claim
-        token = context.enter(
-            context.CurrentJob(
-                claim.id,
-                claim.queue,
-                ready.spec.name,
-                claim.token,
-                claim.attempt,
-                ready.max_attempts,
-                ready.enqueued_ms,
-                SYSTEM.now_us() // 1000,
-            )
-        )
+        token = _enter(ready)
         try:
             if enter is not None:
                 enter()
@@ -117,6 +106,22 @@ class Runner:
                 result = self._wait_for(result)
             return self._completed(ready, result)
         except BaseException as error:  # noqa: BLE001 - SystemExit in a handler is a failed attempt, not the worker's end
+            return self.outcome_of(ready, error)
+        finally:
+            context.leave(token)
+
+    async def acall(
+        self, ready: Prepared, enter: Callable[[], None], cut_off: Callable[[], BaseException | None]
+    ) -> Outcome:
+        """`call` for a coroutine function, inside an event loop and a task of its own. `cut_off`: why that task was
+        cancelled; None where it was not."""
+        token = _enter(ready)
+        try:
+            enter()
+            return self._completed(ready, await ready.spec.function(*ready.args, **ready.kwargs))
+        except asyncio.CancelledError as error:
+            return self.outcome_of(ready, cut_off() or error)
+        except BaseException as error:  # noqa: BLE001 - the same
             return self.outcome_of(ready, error)
         finally:
             context.leave(token)
@@ -211,6 +216,23 @@ class Runner:
         if self._loop is not None:
             self._loop.close()
             self._loop = None
+
+
+def _enter(ready: Prepared) -> Token[context.CurrentJob]:
+    """Says which job runs here from now on."""
+    claim = ready.claim
+    return context.enter(
+        context.CurrentJob(
+            claim.id,
+            claim.queue,
+            ready.spec.name,
+            claim.token,
+            claim.attempt,
+            ready.max_attempts,
+            ready.enqueued_ms,
+            SYSTEM.now_us() // 1000,
+        )
+    )
 
 
 def safe_text(error: BaseException) -> str:

@@ -88,7 +88,7 @@ def _tell(child: Child) -> None:
             "stack",
             pid=child.pid,
             worker=child.slot.worker,
-            **named(child.slot.run()),
+            **named(child.runs()),
             thread=thread,
             calls=calls,
         )

@@ -133,9 +133,11 @@ def reap_left(
     terms_of: TermsOf,
     max_lost: int,
     mourn: Mourn,
+    text: str,
 ) -> Counter[str]:
-    """Reaps a worker that went down with its master: what had started is lost, all else is given back. No attempt is
-    spent. Counts what became of its claims, by verb.
+    """Reaps a worker that went down with its master, or with several jobs under way, of which nobody knows which took it
+    down: what had started is lost, all else is given back. No attempt is spent. `text` says what happened. Counts what
+    became of its claims, by verb.
 
     Raises StoreUnavailable where the store is away; then the whole call is to be repeated.
     """
@@ -150,7 +152,7 @@ def reap_left(
             if ran(claim):
                 entry = pack_error(
                     "WorkerLost",
-                    f"worker {worker} ended with its master, which was killed",
+                    text,
                     attempt=claim.attempt,
                     at_ms=now_ms,
                     worker=worker,

@@ -12,8 +12,6 @@ and for every call of the store.
 from __future__ import annotations
 
 import os
-import platform
-import re
 import select
 import signal
 import threading
@@ -21,28 +19,24 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
-from uuid import getnode
 
 from batchq import context, log, scoreboard
 from batchq.app import App
 from batchq.clock import monotonic_ns
 from batchq.config import Settings
+from batchq.desk import Desk
+from batchq.desk import boot_id as boot_id
 from batchq.errors import JobCancelled, JobTimeout, StoreError, StoreUnavailable
-from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, random_name
-from batchq.lifecycle import State, Word
+from batchq.job import Claim, Outcome, Released, Retried
 from batchq.pace import SURPRISE_MS, Order, Pace, Runtimes
 from batchq.recycle import Recycling
-from batchq.runner import Interrupted, Prepared, Runner, safe_text
+from batchq.runner import Interrupted, Prepared, Runner
 from batchq.scoreboard import Slot
 from batchq.signals import drain
 from batchq.store import Store, Waiter
 
 #: Exit codes of a worker, for its master.
 DONE, BROKEN, UNSETTLED = 0, 70, 71
-
-#: Outcomes that need no line in the log when all went well.
-_QUIET = (Completed, Released, Snoozed)
 
 #: Where the code of the stores is, and that which calls handlers.
 _HERE = os.path.dirname(__file__)
@@ -56,21 +50,6 @@ REST_S = 1.0
 ORDER_SIGNAL = signal.SIGUSR1
 
 
-def boot_id() -> str:
-    """Eight characters that change when the host is started anew."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read(8)
-    except OSError:
-        return f"{getnode() & 0xFFFFFFFF:08x}"
-
-
-def new_worker_id() -> str:
-    """host.boot.pid.random: never used twice."""
-    host = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "host"
-    return f"{host}.{boot_id()}.{os.getpid()}.{random_name(8)}"
-
-
 class Worker:
     """Made in the child after the fork. `run` answers the exit code."""
 
@@ -79,17 +58,16 @@ class Worker:
     ) -> None:
         self._app = app
         self._store = store
-        self._settings = settings
         self._slot = slot
         self._names = [name for name, _ in queues]
         self._order = Order(queues, strict=settings.strict_order)
         self._wakeup_fd = wakeup_fd
         self._runner = Runner(app.registry, settings)
+        self._desk = Desk(app, store, settings, slot, self._names, self._runner)
         self._runtimes = Runtimes()
         self._paces = {name: Pace() for name in self._names}
         #: A plain flag: a signal handler sets it, and may not take a lock.
         self._stop = False
-        self._claimed = 0
         self._recycling = Recycling(settings)
         #: Held for popping the next job and for calls of the store.
         self._lock = threading.RLock()
@@ -111,13 +89,12 @@ class Worker:
         #: What the master ordered for the run under way.
         self._ordered = scoreboard.NOTHING
         self._limit_ms = 0
-        self.id = ""
 
     # -- life
 
     def run(self) -> int:
         """The whole life of the worker."""
-        self._take_new_id()
+        self._desk.take_new_id()
         if not self._stop:
             threading.Thread(target=self._help, name="batchq-helper", daemon=True).start()
             for hook in self._app.worker_start_hooks:
@@ -128,7 +105,7 @@ class Worker:
                 if not self._stop:
                     raise
                 # The stop waits for no store; what had ended runs again.
-                log.event("warning", "not_settled", worker=self.id, queue=self._queue, jobs=len(self._finished))
+                log.event("warning", "not_settled", worker=self._desk.id, queue=self._queue, jobs=len(self._finished))
                 return UNSETTLED
             finally:
                 for hook in self._app.worker_stop_hooks:
@@ -143,14 +120,6 @@ class Worker:
     @property
     def stopping(self) -> bool:
         return self._stop
-
-    def _take_new_id(self) -> None:
-        """Registers under a new id: at the start, and when it was sealed or the store lost its data."""
-        self.id = self._runner.worker = new_worker_id()
-        # The master must know it before any store does: a death in between leaves nothing for the lease to find.
-        self._slot.enter(self.id)
-        for queue in self._names:
-            self._store.register(queue, self.id, self._settings.lease_ms)
 
     def _loop(self) -> None:
         waiter: Waiter | None = None
@@ -173,14 +142,14 @@ class Worker:
                     self._rest()
                     continue
                 if (errand := self._slot.errand()) is not None:
-                    self._call_dead_hooks(errand.queue, errand.id)
+                    self._desk.call_dead_hooks(errand.queue, errand.id)
                     self._slot.did(errand)
                 if waiter is None:
                     waiter = self._store.wake_waiter(self._names)
                 if not self._turn():
                     self._wait(waiter)
-                elif (why := self._recycling.due(self._claimed)) is not None:
-                    log.event("info", "recycled", worker=self.id, pid=os.getpid(), why=why)
+                elif (why := self._recycling.due(self._desk.claimed)) is not None:
+                    log.event("info", "recycled", worker=self._desk.id, pid=os.getpid(), why=why)
                     break
             self._give_back()
         finally:
@@ -189,13 +158,13 @@ class Worker:
 
     def _rest(self) -> None:
         """Until a signal comes, the master's that the pool is to go on among them; or for a second."""
-        self._slot.say(scoreboard.QUIET, self._claimed)
+        self._slot.say(scoreboard.QUIET, self._desk.claimed)
         select.select([self._wakeup_fd], [], [], REST_S)
         drain(self._wakeup_fd)
 
     def _wait(self, waiter: Waiter) -> None:
         """Until a hint or a signal comes, or the store's own limit is over."""
-        self._slot.say(scoreboard.IDLE, self._claimed)
+        self._slot.say(scoreboard.IDLE, self._desk.claimed)
         try:
             waiter.arm()
         except StoreUnavailable:
@@ -215,7 +184,7 @@ class Worker:
         for queue in self._order.next():
             claims = self._exchange(queue, self._paces[queue].want)
             if claims:
-                self._slot.say(scoreboard.BUSY, self._claimed)
+                self._slot.say(scoreboard.BUSY, self._desk.claimed)
                 self._run_batch(queue, claims)
                 return True
             if self._stop:
@@ -228,27 +197,14 @@ class Worker:
             if self._queue != queue:
                 self._give_back()
                 self._queue = queue
-            finished = self._finished
-            answer = self._store.exchange(queue, self.id, finished, want, 0)
-            self._finished = []
-            self._settled(queue, finished, answer.words)
-            claimed = answer.claimed
-            match claimed.word:
-                case Word.OK:
-                    self._claimed += len(claimed.claims)
-                    return claimed.claims
-                case Word.HELD:
-                    # An answer was lost on the way: what the store counts for us and we never saw is given back.
-                    log.event("warning", "unknown_claims", queue=queue, worker=self.id, jobs=len(claimed.claims))
-                    self._store.release(queue, self.id, [Released(claim) for claim in claimed.claims])
-                    return ()
-                case Word.SEALED | Word.UNKNOWN:
-                    log.event("warning", "sealed", queue=queue, worker=self.id, why=claimed.word.value)
-                    self._take_new_id()
-                    # At once: the hint that led here is taken, and nobody else may be roused for what is ready.
-                    return () if self._stop else self._exchange(queue, want)
-                case _:
-                    return ()
+            got = self._desk.exchange(queue, self._finished, want, 0, self._forget_finished)
+            if not got.renewed:
+                return got.claims
+            # At once: the hint that led here is taken, and nobody else may be roused for what is ready.
+            return () if self._stop else self._exchange(queue, want)
+
+    def _forget_finished(self) -> None:
+        self._finished = []
 
     def _give_back(self) -> None:
         """Settles what is finished and releases what has not started."""
@@ -256,42 +212,11 @@ class Worker:
             outcomes = [*self._finished, *(Released(claim) for claim in self._tail)]
             if not outcomes:
                 return
-            words = self._store.exchange(self._queue, self.id, outcomes, 0, 0).words
+            words = self._store.exchange(self._queue, self._desk.id, outcomes, 0, 0).words
             # Not before: what the store did not take is still ours to settle.
             self._finished = []
             self._tail.clear()
-            self._settled(self._queue, outcomes, words)
-
-    def _settled(self, queue: str, outcomes: Sequence[Outcome], words: Sequence[Word]) -> None:
-        """Says what is worth saying of settled attempts."""
-        for outcome, word in zip(outcomes, words, strict=True):
-            if word is Word.OK and type(outcome) in _QUIET:
-                continue
-            claim = outcome.claim
-            told: dict[str, Any] = {"queue": queue, "job": claim.id, "token": claim.token, "attempt": claim.attempt}
-            died = word is Word.DEAD or (word is Word.OK and isinstance(outcome, Buried))
-            if word is Word.STALE:
-                log.event("warning", "fenced", **told)
-            elif word is Word.CANCELLED:
-                log.event("info", "cancelled", **told)
-            elif died:
-                why = outcome.reason if isinstance(outcome, Buried) else "budget spent"
-                log.event("warning", "died", **told, why=why)
-                self._call_dead_hooks(queue, claim.id)
-            elif isinstance(outcome, Retried):
-                log.event("info", "retried", **told, delay_ms=outcome.delay_ms, cause=outcome.cause)
-
-    def _call_dead_hooks(self, queue: str, job_id: str) -> None:
-        if not self._app.dead_hooks:
-            return
-        job = self._store.get(queue, job_id)
-        if job is None or job.state is not State.DEAD:
-            return
-        for hook in self._app.dead_hooks:
-            try:
-                hook(job)
-            except Exception as error:  # noqa: BLE001 - a hook's fault is not the worker's end
-                log.event("error", "hook_failed", hook="on_dead", queue=queue, job=job_id, error=safe_text(error))
+            self._desk.tell(self._queue, outcomes, words)
 
     # -- run
 
@@ -397,13 +322,8 @@ class Worker:
             raise Interrupted
 
     def _become_copy(self) -> None:
-        """In a process that a handler forked: signals do again what they do in any program (multiprocessing ends its
-        children by SIGTERM), and none reaches the worker through the pipe that both hold."""
         self._is_copy = True
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, ORDER_SIGNAL):
-            signal.signal(number, signal.SIG_DFL)
+        become_copy()
 
     def _timeout(self) -> JobTimeout:
         return JobTimeout(f"ran past its time limit of {self._limit_ms / 1000:g} s")
@@ -425,7 +345,18 @@ class Worker:
                     try:
                         self._give_back()
                     except StoreError as error:
-                        log.event("warning", "give_back_failed", queue=self._queue, worker=self.id, error=str(error))
+                        log.event(
+                            "warning", "give_back_failed", queue=self._queue, worker=self._desk.id, error=str(error)
+                        )
+
+
+def become_copy() -> None:
+    """In a process that a handler forked: signals do again what they do in any program (multiprocessing ends its
+    children by SIGTERM), and none reaches the worker through the pipe that both hold."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, ORDER_SIGNAL):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _is_inside_store(frame: FrameType | None) -> bool:

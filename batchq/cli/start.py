@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 #: The line of help of each setting, in the order of the help. A test compares them with the settings there are.
 HELP = {
     "processes": "Workers: 1 to 256.  [default: one a CPU]",
+    "concurrency": "Jobs that each worker runs at once: async handlers, and threads.  [default: 1]",
+    "threads": "Plain functions may run on threads, with --concurrency.",
     "queues": "A queue to serve, with its weight; again for more.  [default: those of the handlers, and default]",
     "strict_order": "Serve the queues in the order given instead of by weight.",
     "url": "redis://HOST:PORT/DB (also rediss, unix, redis+sentinel, redis+cluster), spool:PATH.  [default: the spool]",
@@ -152,12 +154,14 @@ def start(
 def _prepare(app: str | None, queues: tuple[str, ...], flags: dict[str, Any]) -> tuple[App, Settings, bool]:
     """The app and the settings; True where this process is to check just that, for a reload."""
     from batchq import log
+    from batchq.concurrent import check_concurrency
     from batchq.handover import asked_to_check, check_identity
 
     wanted = asked_to_check()
     flags |= {"app": app, "queues": [part for given in queues for part in given.split(",")] or None}
     loaded, settings, _ = load(flags, "batchq start module:app")
     log.setup(settings.log_format, settings.log_level)
+    check_concurrency(loaded.registry, settings)
     if wanted is not None:
         check_identity(wanted, settings)
     return loaded, settings, wanted is not None
