@@ -135,9 +135,9 @@ def reap_left(
     mourn: Mourn,
     text: str,
 ) -> Counter[str]:
-    """Reaps a worker that went down with its master, or with several jobs under way, of which nobody knows which took it
-    down: what had started is lost, all else is given back. No attempt is spent. `text` says what happened. Counts what
-    became of its claims, by verb.
+    """Reaps a worker that went down with its master, or with several jobs under way of which any may have taken it
+    down: what had started is lost, all else is given back. No attempt is spent. `text` says what happened. Counts
+    what became of its claims, by verb.
 
     Raises StoreUnavailable where the store is away; then the whole call is to be repeated.
     """
