@@ -132,7 +132,8 @@ def test_time_limit_cancels_a_coroutine_and_spares_the_others(rig: Rig) -> None:
 def test_who_does_not_listen_takes_the_worker_down_and_is_charged_alone(rig: Rig) -> None:
     """A coroutine that swallows its cancellation, and a thread: killed after the grace. The others lose no attempt."""
     rig.app(APP)
-    for job in (rig.enqueue("overruns", True), rig.enqueue("stuck")):
+    for name, args in (("overruns", (True,)), ("stuck", ())):
+        job = rig.enqueue(name, *args)
         other = rig.enqueue("on_thread", 3)
         pool = rig.start("-c", "10", "--grace", "0.3s")
         rig.until(lambda job=job: rig.job(job).state is State.DEAD, "the one is charged")
