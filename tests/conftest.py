@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.servers import Server, Servers, flavours
+
+# Hundreds of processes start in a run: each would compile the whole package anew where bytecode is not kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The machine decides how long an example takes; in CI every run tries the same examples.
 settings.register_profile("batchq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
