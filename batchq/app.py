@@ -52,9 +52,11 @@ from batchq.store import MAX_BYTES, MAX_JOBS, Store
 from batchq.tally import BatchStats
 
 if TYPE_CHECKING:
+    from batchq.bridge import Bridge
     from batchq.fallback import Fallback
     from batchq.testing import Harness
 
+T = TypeVar("T")
 Hook = TypeVar("Hook", bound=Callable[[], object])
 DeadHook = TypeVar("DeadHook", bound=Callable[[Job], object])
 
@@ -338,6 +340,27 @@ class App:
             self._harness.sent()
         return created, False
 
+    async def asend(self, queue: str, job: NewJob, when_full: str | int | None = None) -> tuple[bool, bool]:
+        """`send` of one job from an event loop, which does not wait for the store."""
+        if self._harness is not None:
+            [created], spooled = self.send(queue, [job], when_full)
+            return created, spooled
+        if self.is_bounded or _batch.get() is not None:
+            all_created, spooled = await self.arun(lambda: self.send(queue, [job], when_full))
+            return all_created[0], spooled
+        return await self._bridge.send(queue, job)
+
+    @cached_property
+    def _bridge(self) -> Bridge:
+        # Only producers in event loops pay for it.
+        from batchq.bridge import Bridge
+
+        return Bridge(self.send)
+
+    async def arun(self, call: Callable[[], T]) -> T:
+        """A call that may wait for the store, from an event loop, which does not."""
+        return call() if self._harness is not None else await self._bridge.run(call)
+
     def send_many(
         self, queue: str, jobs: Iterator[NewJob], *, ids: bool, when_full: str | int | None = None
     ) -> Enqueued:
@@ -523,6 +546,8 @@ class App:
         self._after_fork_in_parent()
         # Another thread may have held it; in the child there is no such thread.
         self._lock = threading.RLock()
+        # Another thread may have held its lock too.
+        self.__dict__.pop("_bridge", None)
         if self._store is not None:
             self._store.after_fork()
 

@@ -108,10 +108,14 @@ class Call(Generic[P, R]):
         return self._send(args, kwargs, 0, fire_ms_of(at))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobRef[R]:
-        """`enqueue` for code inside an event loop. It runs in a thread of the loop's pool: the loop does not wait."""
-        import asyncio
+        """`enqueue` for code inside an event loop, which never waits for the store. Calls of many tasks go in one step.
 
-        return await asyncio.to_thread(self.enqueue, *args, **kwargs)
+        Where the task is cancelled meanwhile the job may be enqueued all the same.
+        """
+        options, app = self._options, self._app
+        job = self._new_job(args, kwargs, options.job_id, options.delay_ms, options.fire_ms)
+        created, spooled = await app.asend(self.queue, job, options.when_full)
+        return JobRef(app, job.id, self.queue, created=created, spooled=spooled, keeps=self._keeps)
 
     def _send(self, args: tuple[Any, ...], kwargs: dict[str, Any], delay_ms: int, fire_ms: int | None) -> JobRef[R]:
         job = self._new_job(args, kwargs, self._options.job_id, delay_ms, fire_ms)
@@ -192,9 +196,7 @@ class Call(Generic[P, R]):
         on_invalid: Callable[[int, Exception], object] | None = None,
     ) -> Enqueued:
         """`enqueue_many` for code inside an event loop. It runs in a thread, which also reads the iterable."""
-        import asyncio
-
-        return await asyncio.to_thread(self.enqueue_many, items, ids=ids, job_id=job_id, on_invalid=on_invalid)
+        return await self._app.arun(lambda: self.enqueue_many(items, ids=ids, job_id=job_id, on_invalid=on_invalid))
 
     def _new_jobs(
         self,
