@@ -253,7 +253,7 @@ class Master:
         for warning in warnings if self._heritage is None else ():
             log.event("warning", "store_warning", why=warning)
         self._name_unlimited()
-        gc.collect()
+        # Not collected before: the holes would be filled by the children, each page of them a copy.
         gc.freeze()
         try:
             set_title(f"master of {self._app.name}")

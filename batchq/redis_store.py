@@ -51,7 +51,7 @@ from batchq.lifecycle import TOTALS, State, Word
 from batchq.link import Link, Reply
 from batchq.outage import Outage
 from batchq.replies import Unreached, raise_for
-from batchq.scripts import Arg, Keys, Script, call, load
+from batchq.scripts import Arg, Keys, Script, call, load, shipped
 from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Concern, Ingested, Limits, Store, StoreInfo, Traits, Waiter
 from batchq.tally import BatchStats, NewBatch, full, over, unpack
 from batchq.waiting import WAIT_S, EachWaiter, RedisWaiter
@@ -290,7 +290,8 @@ class RedisStore(Store):
     def _script(self, name: str) -> Script:
         script = self._scripts.get(name)
         if script is None:
-            script = self._scripts[name] = load(name, self._replaced)
+            script = load(name, self._replaced) if self._replaced else shipped(name)
+            self._scripts[name] = script
         return script
 
     def _eval(
@@ -908,7 +909,9 @@ class RedisStore(Store):
         return [orjson.loads(value) for value in values if value]
 
     def before_fork(self) -> None:
-        """Nothing: the child closes what it inherits, the parent goes on with it."""
+        """The child closes what it inherits, the parent goes on with it. What the child will use it finds read."""
+        for name in ("register", "claim", *(name for name, _, _ in _SETTLE.values())):
+            shipped(name)
 
     def after_fork(self) -> None:
         self._links.renew_after_fork()

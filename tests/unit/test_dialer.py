@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+from typing import NoReturn
+
 import pytest
 
+from batchq import __version__
 from batchq.dial import Dialer
 from batchq.errors import ConfigError
 
@@ -24,3 +28,15 @@ def test_a_password_that_is_encoded_is_taken_as_it_is_meant() -> None:
     assert dialer.where == "db:1"
     connection = dialer.dial()
     assert (connection.username, connection.password) == ("us@r", "a/b#%")
+
+
+def test_connection_is_named_without_a_look_at_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """redis-py would read its own package's metadata for each connection: a worker's start would wait for that."""
+
+    def read_from_disk(*args: object) -> NoReturn:
+        raise AssertionError("the metadata of a package is read")
+
+    dialer = Dialer("redis://127.0.0.1:1/0", socket_timeout_s=1.0)
+    monkeypatch.setattr(importlib.metadata, "version", read_from_disk)
+    made = dialer.dial()
+    assert getattr(made, "driver_info", made).lib_version == __version__
