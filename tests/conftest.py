@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import batchq
 from tests.servers import Server, Servers, flavours
 
-# Hundreds of processes start in a run: each would compile the whole package anew where bytecode is not kept.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Tests rewrite apps within the second and the size by which Python knows its bytecode to be old: children keep none.
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.dont_write_bytecode = False
 
 # The machine decides how long an example takes; in CI every run tries the same examples.
 settings.register_profile("batchq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("batchq"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "batchq")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hundreds of processes start in a run, and keep no bytecode: there is some, once, before they start."""
+    if not hasattr(config, "workerinput"):
+        package = Path(batchq.__file__).parent
+        for folder in (package, package / "spool"):  # a link, which is not followed
+            compileall.compile_dir(folder, quiet=2)
 
 
 def pytest_xdist_auto_num_workers() -> int:
