@@ -14,12 +14,16 @@ from uuid import getnode
 
 from batchq import log
 from batchq.app import App
+from batchq.clock import monotonic
 from batchq.config import Settings
 from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, random_name
 from batchq.lifecycle import State, Word
 from batchq.runner import Runner, safe_text
 from batchq.scoreboard import Slot
 from batchq.store import Store
+
+#: While a late copy of a claim may arrive, queues that are not asked meanwhile are looked at so often.
+STRAY_S = 1.0
 
 #: Outcomes that need no line in the log when all went well.
 _QUIET = (Completed, Released, Snoozed)
@@ -65,6 +69,8 @@ class Desk:
         #: Jobs so far.
         self.claimed = 0
         self.id = ""
+        #: When strays are looked for next, on the monotonic clock.
+        self._stray_at = 0.0
 
     def take_new_id(self) -> None:
         """Registers under a new id: at the start, and when it was sealed or the store lost its data."""
@@ -95,10 +101,7 @@ class Desk:
                 return Got(claimed.claims)
             case Word.HELD:
                 # An answer was lost on the way: what the store counts for us and we never saw is given back.
-                unknown = [Released(claim) for claim in claimed.claims if not is_mine(claim)]
-                if unknown:
-                    log.event("warning", "unknown_claims", queue=queue, worker=self.id, jobs=len(unknown))
-                    self._store.release(queue, self.id, unknown)
+                self._release_unknown(queue, [claim for claim in claimed.claims if not is_mine(claim)])
                 return Got(held=frozenset((claim.id, claim.token) for claim in claimed.claims))
             case Word.SEALED | Word.UNKNOWN:
                 log.event("warning", "sealed", queue=queue, worker=self.id, why=claimed.word.value)
@@ -106,6 +109,23 @@ class Desk:
                 return Got(renewed=True)
             case _:
                 return Got()
+
+    def return_strays(self, queues: Sequence[str]) -> None:
+        """Gives back what a late copy of a claim took on queues where the worker holds nothing and does not ask: they
+        are looked at each second for a while after an answer was lost. (Where it holds something, a copy takes
+        nothing.)"""
+        if not queues or not self._store.is_unsure or monotonic() < self._stray_at:
+            return
+        self._stray_at = monotonic() + STRAY_S
+        for queue in queues:
+            claimed = self._store.claim(queue, self.id, 0, 0)
+            if claimed.word is Word.HELD:
+                self._release_unknown(queue, claimed.claims)
+
+    def _release_unknown(self, queue: str, claims: Sequence[Claim]) -> None:
+        if claims:
+            log.event("warning", "unknown_claims", queue=queue, worker=self.id, jobs=len(claims))
+            self._store.release(queue, self.id, [Released(claim) for claim in claims])
 
     def tell(self, queue: str, outcomes: Sequence[Outcome], words: Sequence[Word]) -> None:
         """Says what is worth saying of settled attempts."""

@@ -276,6 +276,10 @@ class RedisStore(Store):
         return self._links.outage.count
 
     @property
+    def is_unsure(self) -> bool:
+        return self._links.is_unsure
+
+    @property
     def outage(self) -> Outage:
         """The one under way, or the last."""
         return self._links.outage

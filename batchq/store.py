@@ -311,6 +311,11 @@ class Store(ABC):
         """How often this handle has found its store away."""
         return 0
 
+    @property
+    def is_unsure(self) -> bool:
+        """An answer was lost not long ago: a late copy of that call may still arrive."""
+        return False
+
     def be_patient(self, give_up: Callable[[], bool]) -> None:  # noqa: B027 - most stores are never away
         """Calls wait for a store that is away until `give_up()` says so: for workers."""
 

@@ -225,7 +225,7 @@ class Worker:
         with self._lock:
             self._tail.extend(claims)
             self._surprised = False
-        if len(claims) > 1:
+        if len(claims) > 1 or self._store.is_unsure:
             self._batch.set()
         ran = 0
         try:
@@ -331,10 +331,16 @@ class Worker:
     # -- the helper thread
 
     def _help(self) -> None:
-        """Looks after a batch that stands behind a long job. Sleeps while there is none."""
+        """Looks after a batch that stands behind a long job, and after strays. Sleeps while there is nothing to do."""
         while True:
             self._batch.wait()
             time.sleep(SURPRISE_MS / 2000)
+            try:
+                with self._lock:
+                    # On its own queue the next claim finds them.
+                    self._desk.return_strays([name for name in self._names if name != self._queue])
+            except StoreError as error:
+                log.event("warning", "give_back_failed", queue=self._queue, worker=self._desk.id, error=str(error))
             since = self._running_since
             if since == 0 or monotonic_ns() - since < SURPRISE_MS * 1e6:
                 continue

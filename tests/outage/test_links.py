@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from batchq.connect import BRISK_S
 from batchq.job import NewJob, new_id, pack_row
 from batchq.scripts import load
@@ -17,13 +19,13 @@ Serve = Callable[..., Server]
 RigOn = Callable[[Server], Rig]
 
 
-def slip_in(server: Server, prefix: str) -> str:
+def slip_in(server: Server, prefix: str, queue: str = "default") -> str:
     """A pending job without a hint: no worker is roused for it. One step, as an enqueue is."""
     job = new_id()
     with server.client.pipeline() as pipe:
-        pipe.hset(f"{prefix}:{{default}}:rows", job, b'{"t":1,' + pack_row("work")[1:])
-        pipe.rpush(f"{prefix}:{{default}}:pending", job)
-        pipe.hincrby(f"{prefix}:{{default}}:meta", "enqueued", 1)
+        pipe.hset(f"{prefix}:{{{queue}}}:rows", job, b'{"t":1,' + pack_row("work")[1:])
+        pipe.rpush(f"{prefix}:{{{queue}}}:pending", job)
+        pipe.hincrby(f"{prefix}:{{{queue}}}:meta", "enqueued", 1)
         pipe.execute()
     return job
 
@@ -48,6 +50,38 @@ def test_job_claimed_by_a_late_copy_is_found_within_two_seconds(serve: Serve, ri
         assert [entry.job for entry in rig.ledger.ends(job)] == [job]
         assert pool.lines("unknown_claims")
         assert rig.stats().totals["fenced"] == 0
+        pool.stop()
+
+
+@pytest.mark.parametrize("busy", ["one long job", "many short ones"])
+def test_job_claimed_by_a_late_copy_for_a_busy_worker_is_found_within_two_seconds(
+    serve: Serve, rig_on: RigOn, busy: str
+) -> None:
+    """The claim arrives on a queue that its worker does not ask meanwhile: it works off another one."""
+    server = serve()
+    rig = rig_on(server)
+    claim = load("claim").sha.encode()
+    first = f"{rig.prefix}:{{default}}:pending".encode()
+    with Proxy(server.port) as proxy:
+        args = ("-q", "busy", "-q", "default", "--strict-order", "--socket-timeout", "300ms")
+        pool = rig.start(*args, n=1, BATCHQ_URL=proxy.url)
+        held = proxy.hold(lambda frame, number: claim in frame and first in frame)
+        # It has asked both queues once more, and waits.
+        rig.enqueue("work", queue="busy")
+        rig.until_counts("busy", done=1)
+        rig.until(held.caught.is_set, "the claim is on its way")
+        long = 4.0 if busy == "one long job" else 0.02
+        jobs = rig.enqueue_many("work", [(long,)] * (1 if long > 1 else 300), queue="busy")
+        rig.until_started(jobs[0])
+        job = slip_in(server, rig.prefix)
+        held.release()
+        began = time.monotonic()
+        assert rig.stats().counts["active"] == 1, "the late claim took nothing"
+        rig.until_counts(pending=1, active=0, within=5)
+        assert time.monotonic() - began < 2.0
+        rig.until(lambda: rig.ledger.ends(job), "it runs in its turn", within=20)
+        assert pool.lines("unknown_claims")
+        assert rig.stats().totals["fenced"] == rig.stats("busy").totals["fenced"] == 0
         pool.stop()
 
 
