@@ -90,6 +90,8 @@ class App:
         #: Takes the jobs that the store can't take, where there is one.
         self._fallback: Fallback | None = None
         self._forking: Fallback | None = None
+        #: In the worker of a pool: its master says when the store is away.
+        self.is_spoken_for = False
         self._opened_ms = 0
         self._lock = threading.RLock()
         self._harness: Harness | None = None
@@ -147,6 +149,8 @@ class App:
                 from batchq.stores import open_fallback, open_store
 
                 opened = open_store(self.settings.store_url, self.settings, make=not self._only_looks)
+                if self.is_spoken_for:
+                    opened.be_silent()
                 self._fallback = open_fallback(opened, self.settings)
                 self._opened_ms = self.clock.now_us() // 1000
                 # Last: other threads look at it without the lock.

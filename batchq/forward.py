@@ -18,7 +18,7 @@ from batchq.job import Mark, NewJob
 from batchq.outage import Outage
 from batchq.redis_store import Parcelled, RedisStore
 from batchq.spool import fs
-from batchq.spool.inbox import Box, Entry, Parcel, address_of, addressee
+from batchq.spool.inbox import Box, Entry, Parcel, address_of, addressee, jobs_in
 from batchq.spool.layout import Layout, prepare
 from batchq.store import Ingested, Limits
 
@@ -68,15 +68,22 @@ class Forwarder:
         address = addressee(name)
         return self._everything or address == self._address or (not address and not self._has_ledger)
 
+    def jobs_waiting(self) -> int:
+        """How many jobs wait there for this store, as far as the names of the files tell."""
+        return sum(jobs_in(name) for name in self._names())
+
     def waiting(self) -> int:
         """How many files lie there for this store."""
+        return len(self._names())
+
+    def _names(self) -> list[str]:
         # A spool with a ledger is a store: what anybody dropped there is its own.
         self._has_ledger = fs.size_of(self._layout.db) > 0
         found = fs.names(self._layout.work) + [n for n in fs.names(self._layout.new) if not n.startswith(".")]
-        ours = sum(map(self._is_ours, found))
-        if len(found) > ours and not self._said_foreign and not self._has_ledger:
+        ours = [name for name in found if self._is_ours(name)]
+        if len(found) > len(ours) and not self._said_foreign and not self._has_ledger:
             self._said_foreign = True
-            log.event("warning", "spooled_for_others", path=self.path, files=len(found) - ours, ours=self._address)
+            log.event("warning", "spooled_for_others", path=self.path, files=len(found) - len(ours), ours=self._address)
         return ours
 
     def sweep(self, files: int = SWEEP_FILES, jobs: int = SWEEP_JOBS) -> Ingested:
@@ -182,6 +189,13 @@ class Inbox:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
         self._said = ""
+
+    def waiting(self) -> int:
+        """How many jobs wait there; 0 too where nobody can look."""
+        try:
+            return self._forwarder.jobs_waiting()
+        except OSError:
+            return 0
 
     def sweep(self) -> Ingested:
         """Raises StoreUnavailable where the server is away."""

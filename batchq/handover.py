@@ -141,6 +141,7 @@ class Heritage:
     #: A reload was asked for meanwhile.
     again: bool
     outage_since: float | None
+    outages: int
     #: A process of ours that asks for reloads.
     watcher: int | None = None
     children: list[dict[str, Any]] = field(default_factory=list)

@@ -143,6 +143,8 @@ class Master:
         self._at_once = False
         self._interrupted = False
         self._outage_since: float | None = None
+        #: How often the store was away.
+        self._outages = 0
         self._waiter_fd: int | None = None
         #: While the store is away: when it is tried next.
         self._try_store_at = 0.0
@@ -203,7 +205,7 @@ class Master:
         self._old_names = [name for name in left.queues if name not in self._names]
         self._reloads, self._failed_reloads = left.reloads + 1, left.failed_reloads
         self._reload_wanted = left.again
-        self._outage_since = left.outage_since
+        self._outage_since, self._outages = left.outage_since, left.outages
         self._children = left.workers(self._board)
         self._unreaped = left.dead()
         self._replacing_since = SYSTEM.monotonic()
@@ -514,6 +516,7 @@ class Master:
             failed_reloads=self._failed_reloads,
             again=self._reload_wanted,
             outage_since=self._outage_since,
+            outages=self._outages,
             watcher=self._watcher,
             mourned=list(self._mourning.waiting),
             signals=self._signals.came(),
@@ -827,7 +830,13 @@ class Master:
         except StoreUnavailable as error:
             self._lost_store(error, began)
             return True
-        log.event("warning", "store_back", after_ms=int((SYSTEM.monotonic() - self._outage_since) * 1000))
+        log.event(
+            "warning",
+            "store_back",
+            after_ms=int((SYSTEM.monotonic() - self._outage_since) * 1000),
+            spooled=self._store.waiting_here(),
+            outages=self._outages,
+        )
         self._outage_since = None
         self._timers = Timers(fire=dict.fromkeys(self._names, 0.0))
         return False
@@ -839,6 +848,7 @@ class Master:
         self._try_store_at = now + min(TICK_S, max(TRY_S, now - began))
         if self._outage_since is None:
             self._outage_since = now
+            self._outages += 1
             log.event("error", "store_unavailable", error=str(error))
 
     def _keep_time(self) -> None:
@@ -938,7 +948,7 @@ class Master:
             "failed_reloads": self._failed_reloads,
             "reload_error": self._reload_error,
             "queues": self._names,
-            "outages": self._store.outages,
+            "outages": self._outages,
             "spool": self._settings.spool if self._settings.fallback else "",
             "workers": workers_of(self._children.values()),
         }

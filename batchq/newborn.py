@@ -59,6 +59,7 @@ def live(
 
 def _work(app: App, settings: Settings, queues: Sequence[tuple[str, int]], slot: Slot, stacks_fd: int) -> int:
     read, write = pipe()
+    app.is_spoken_for = True
     store = open_store(settings.store_url, settings)
     kind = ConcurrentWorker if settings.concurrency > 1 else Worker
     worker = kind(app, store, settings, slot, queues, read)

@@ -226,6 +226,8 @@ class Inbox(Protocol):
 
     def sweep(self) -> Ingested: ...
 
+    def waiting(self) -> int: ...
+
 
 class RedisStore(Store):
     """Jobs in Redis (7.0 or newer) or Valkey.
@@ -261,19 +263,23 @@ class RedisStore(Store):
     def be_patient(self, give_up: Callable[[], bool]) -> None:
         # The master speaks for its workers: an outage is one line, not one a process.
         self._links.patience_s, self._links.give_up = None, give_up
-        self._links.outage.quiet = self._links.outage.tells_refusals = True
+        self._links.outage.tells_refusals = True
+        self.be_silent()
+
+    def be_silent(self) -> None:
+        self._links.outage.quiet = True
 
     def be_brisk(self) -> None:
-        self._links.patience_s, self._links.outage.quiet = 0, True
+        self._links.patience_s = 0
+        self.be_silent()
 
     def be_quick(self) -> None:
         """While the server is away, calls fail at once, but for a probe each second: for producers that have another
         place for their jobs. The first failure takes as long as the patience."""
         self._links.fails_fast = True
 
-    @property
-    def outages(self) -> int:
-        return self._links.outage.count
+    def waiting_here(self) -> int:
+        return self.inbox.waiting() if self.inbox is not None else 0
 
     @property
     def is_unsure(self) -> bool:

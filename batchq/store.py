@@ -306,9 +306,8 @@ class Store(ABC):
         time. Call again at once while it comes back with any."""
         return Ingested()
 
-    @property
-    def outages(self) -> int:
-        """How often this handle has found its store away."""
+    def waiting_here(self) -> int:
+        """How many jobs wait on this host for the store, as far as the names of their files tell."""
         return 0
 
     @property
@@ -318,6 +317,9 @@ class Store(ABC):
 
     def be_patient(self, give_up: Callable[[], bool]) -> None:  # noqa: B027 - most stores are never away
         """Calls wait for a store that is away until `give_up()` says so: for workers."""
+
+    def be_silent(self) -> None:  # noqa: B027 - the same
+        """Says nothing of outages: somebody else does."""
 
     def be_brisk(self) -> None:  # noqa: B027 - the same
         """Calls fail at once where the store is away: for the master, whose loop must go on."""

@@ -131,6 +131,12 @@ def addressee(name: str) -> str:
     return found[1] if found else ""
 
 
+def jobs_in(name: str) -> int:
+    """How many jobs a file has by its name; one that somebody dropped by hand counts as one."""
+    count = _COUNT.search(name)
+    return int(count[1]) if count else 1
+
+
 def _new_name(count: int, to: str, clock: Clock) -> str:
     """`<us, 16 hex>-<pid>-<n>[.to-<address>].<count>.ndjson`: sorts by time, unique in this process."""
     global _drops
@@ -394,9 +400,9 @@ class Box:
                     fs.remove(path)
 
     def census(self) -> Census:
-        """What lies there. The names tell how many jobs; a file that somebody dropped by hand counts as one."""
+        """What lies there, by the names of the files."""
         waiting = [name for name in fs.names(self.layout.new) if not name.startswith(".")] + fs.names(self.layout.work)
-        jobs = sum(int(count[1]) if (count := _COUNT.search(name)) else 1 for name in waiting)
+        jobs = sum(map(jobs_in, waiting))
         bad = sum(1 for name in fs.names(self.layout.bad) if not name.endswith(".why"))
         return Census(len(waiting), jobs, bad)
 

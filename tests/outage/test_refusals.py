@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import redis
 
 from batchq.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreVersion
 from batchq.job import NewJob, new_id, pack_row
-from batchq.lifecycle import COUNTED
+from batchq.lifecycle import COUNTED, Word
 from batchq.redis_store import RedisStore
 from tests.faults.drive import check, drive
 from tests.faults.proxy import Proxy
@@ -20,6 +21,8 @@ from tests.servers import Server
 
 Serve = Callable[..., Server]
 RigOn = Callable[[Server], Rig]
+
+T = TypeVar("T")
 
 DOCS = Path(__file__).parents[2] / "docs" / "redis.md"
 
@@ -62,18 +65,24 @@ def test_full_server_refuses_new_jobs_and_the_pool_works_the_others_off(serve: S
 
 
 def test_every_move_but_enqueue_is_done_by_a_full_server(serve: Serve, prefix: str) -> None:
-    """Whatever stands in the scripts: memory is raised for the enqueues alone."""
+    """Whatever stands in the scripts: memory is raised for the enqueues alone, and for the beginning of a batch."""
     server = serve("--maxmemory-policy", "noeviction")
 
     class Tight(RedisStore):
-        """Has memory while it enqueues."""
+        """Has memory while something new comes."""
 
-        def enqueue(self, *args: object, **kwargs: object) -> list[object]:  # type: ignore[override]
-            server.client.config_set("maxmemory", 0)
-            try:
-                return super().enqueue(*args, **kwargs)  # type: ignore[arg-type]
-            finally:
-                server.client.config_set("maxmemory", 1)
+        def begin(self, *args: Any) -> Word:
+            return roomy(super().begin, *args)
+
+        def enqueue(self, *args: Any, **kwargs: Any) -> list[Word]:
+            return roomy(super().enqueue, *args, **kwargs)
+
+    def roomy(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        server.client.config_set("maxmemory", 0)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            server.client.config_set("maxmemory", 1)
 
     store = Tight(server.url, prefix=prefix)
     drive(store)

@@ -25,6 +25,22 @@ Serve = Callable[..., Server]
 RigOn = Callable[[Server], Rig]
 
 
+ENQUEUEING = """
+@app.job
+def go():
+    note("S")
+    for n in range(5):
+        last.enqueue()
+        time.sleep(0.1)
+    note("E")
+
+
+@app.job(queue="last")
+def last():
+    note("S")
+"""
+
+
 def app_of(rig: Rig, url: str) -> App:
     """A producer on this host."""
     return App(url, prefix=rig.prefix, spool=str(rig.folder / "fallback"), fallback_ephemeral=True, enqueue_timeout=0.2)
@@ -64,6 +80,26 @@ def test_each_job_of_a_producer_runs_once_while_the_server_comes_and_goes(serve:
     assert slowest < 2.0
     assert inbox.census(rig.folder / "fallback").files == 0
     assert pool.lines("ingested")
+
+
+def test_outage_is_one_line_a_pool_when_it_begins_and_one_when_it_ends(serve: Serve, rig_on: RigOn) -> None:
+    """Also where the handlers of all workers enqueue meanwhile; the end tells what waits here, and is counted."""
+    server = serve(*DURABLE)
+    rig = rig_on(server)
+    rig.app(ENQUEUEING)
+    pool = rig.start(n=3, BATCHQ_FALLBACK_EPHEMERAL="yes", BATCHQ_ENQUEUE_TIMEOUT="100ms")
+    for job in [rig.enqueue("go") for _ in range(3)]:
+        rig.until_started(job)
+    server.kill()
+    rig.until(lambda: inbox.census(rig.folder / "fallback").jobs >= 9, "jobs are spooled")
+    rig.until(lambda: len(rig.ledger.ends()) == 3, "the handlers have ended")
+    waiting = inbox.census(rig.folder / "fallback").jobs
+    server.start()
+    rig.until_counts("last", pending=0, active=0, done=15)
+    assert len(pool.lines("store_unavailable")) == 1
+    [back] = pool.lines("store_back")
+    assert f"spooled={waiting} outages=1" in back
+    rig.until(lambda: [one["outages"] for one in rig.store.masters()] == [1], "the counter is published")
 
 
 def test_pool_that_starts_before_its_server_stands_ready(serve: Serve, rig_on: RigOn) -> None:
