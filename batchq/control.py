@@ -7,7 +7,6 @@ A Unix socket for its own user (0600). A request is a line of JSON, the answer a
 
     {"ok": true, ...}   {"ok": false, "error": "..."}
 
-The server lives in the master's loop and never waits: a client that stalls, floods or sends rubbish is hung up on.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -27,15 +25,10 @@ import orjson
 from batchq import log
 from batchq.clock import SYSTEM
 from batchq.errors import BatchqError
+from batchq.loop_server import MOST_BYTES, Client, LoopServer
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
-#: The longest request.
-MOST_BYTES = 4096
-#: Where more come, the oldest is hung up on.
-MOST_CLIENTS = 16
-#: A client is hung up on after this, whatever it does.
-CLIENT_S = 10.0
 #: How long the path of a Unix socket can be, everywhere.
 MOST_PATH = 100
 
@@ -57,59 +50,24 @@ def _reachable(path: str) -> Iterator[str]:
         os.close(folder)
 
 
-@dataclass(eq=False, slots=True)
-class _Client:
-    socket: socket.socket
-    until: float
-    heard: bytes = b""
-    to_say: bytes = b""
-    hung_up: bool = False
-
-
-class ControlServer:
-    """Listens from its making to `close`. `answer` is called inside the loop, and must not wait."""
+class ControlServer(LoopServer):
+    """`answer` is called inside the loop, and must not wait."""
 
     def __init__(self, path: str, selector: selectors.BaseSelector, answer: Answer, fd: int | None = None) -> None:
         """`fd`: the listening socket of the image before this one. Raises OSError."""
         self.path = path
-        self._selector = selector
         self._answer = answer
-        self._clients: list[_Client] = []
-        self._socket = _listen(path) if fd is None else socket.socket(fileno=fd)
-        self._socket.setblocking(False)
-        self.fd = self._socket.fileno()
-        selector.register(self._socket, selectors.EVENT_READ, self._accept)
+        super().__init__(_listen(path) if fd is None else socket.socket(fileno=fd), selector)
 
-    def _accept(self, mask: int) -> None:
-        for _ in range(MOST_CLIENTS):
-            try:
-                made, _ = self._socket.accept()
-            except OSError:
-                return  # None is waiting, or the one that was has gone.
-            made.setblocking(False)
-            if len(self._clients) >= MOST_CLIENTS:
-                self._hang_up(self._clients[0])
-            client = _Client(made, SYSTEM.monotonic() + CLIENT_S)
-            self._clients.append(client)
-            self._selector.register(made, selectors.EVENT_READ, lambda mask, client=client: self._serve(client, mask))
+    def is_whole(self, heard: bytes) -> bool:
+        return b"\n" in heard
 
-    def _serve(self, client: _Client, mask: int) -> None:
-        if client not in self._clients:
-            return  # Hung up on in this very round.
-        try:
-            if mask & selectors.EVENT_READ:
-                self._hear(client)
-            self._say(client)
-        except OSError:
-            self._hang_up(client)
+    def answer(self, client: Client) -> bytes:
+        line, _, client.heard = client.heard.partition(b"\n")
+        return orjson.dumps(self._reply(line)) + b"\n"
 
-    def _hear(self, client: _Client) -> None:
-        got = client.socket.recv(MOST_BYTES)
-        client.heard += got
-        client.hung_up = not got
-        if b"\n" not in client.heard and len(client.heard) > MOST_BYTES:
-            client.to_say = orjson.dumps({"ok": False, "error": f"{MOST_BYTES} bytes, and no line yet"}) + b"\n"
-            client.heard, client.hung_up = b"", True
+    def too_long(self) -> bytes:
+        return orjson.dumps({"ok": False, "error": f"{MOST_BYTES} bytes, and no line yet"}) + b"\n"
 
     def _reply(self, line: bytes) -> dict[str, Any]:
         try:
@@ -126,45 +84,8 @@ class ControlServer:
             log.event("error", "control_failed", error=repr(error), exc=error)
             return {"ok": False, "error": repr(error)}
 
-    def _say(self, client: _Client) -> None:
-        """One answer a round: many requests at once must not keep the loop from its work."""
-        line, newline, rest = client.heard.partition(b"\n")
-        if newline and not client.to_say:
-            client.heard, client.to_say = rest, orjson.dumps(self._reply(line)) + b"\n"
-        with contextlib.suppress(BlockingIOError):
-            while client.to_say:
-                client.to_say = client.to_say[client.socket.send(client.to_say) :]
-        busy = bool(client.to_say) or b"\n" in client.heard
-        if client.hung_up and not busy:
-            self._hang_up(client)
-            return
-        # Who has not fetched an answer is not listened to; who stays silent is met by `tidy`.
-        wanted = selectors.EVENT_WRITE if busy else selectors.EVENT_READ
-        self._selector.modify(client.socket, wanted, self._selector.get_key(client.socket).data)
-
-    def tidy(self) -> None:
-        """Hangs up on those whose time is over."""
-        now = SYSTEM.monotonic()
-        for client in [client for client in self._clients if now >= client.until]:
-            self._hang_up(client)
-
-    def _hang_up(self, client: _Client) -> None:
-        self._clients.remove(client)
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(client.socket)
-        client.socket.close()
-
-    def let_go(self) -> None:
-        """In a child: closes what it inherited. A client would else wait for an end that the child holds back."""
-        for client in self._clients:
-            client.socket.close()
-        self._socket.close()
-
     def close(self) -> None:
-        for client in list(self._clients):
-            self._hang_up(client)
-        self._selector.unregister(self._socket)
-        self._socket.close()
+        super().close()
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 
