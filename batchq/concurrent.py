@@ -393,6 +393,7 @@ class ConcurrentWorker:
             os._exit(DONE)
 
     def _ended(self, run: _Run, future: asyncio.Future[Outcome]) -> None:
+        seen = run.entry.run()
         run.entry.end()
         del self._runs[run.place]
         self._free.append(run.place)
@@ -404,6 +405,8 @@ class ConcurrentWorker:
         if run.ordered == scoreboard.TIMED_OUT and not (isinstance(outcome, Retried) and outcome.cause == "timed_out"):
             # Once a limit has fired, the attempt is a timeout, whatever the handler made of it.
             outcome = self._runner.outcome_of(run.ready, run.cut_off() or Interrupted())
+        if self._slot.meter is not None and seen is not None:
+            self._slot.meter.ran(run.ready, outcome, seen.started_ns)
         self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:

@@ -60,6 +60,7 @@ def _setting(default: Any, kind: Kind, *, key: str = "", flag: str = "") -> Any:
 _PATH = re.compile(r"[^\0]{1,4096}")
 _URL = re.compile(r"(?:unix|rediss?(?:\+sentinel|\+cluster)?)://\S+|spool:[^\0]+|memory:")
 _APP = re.compile(r"\S+")
+_HOST = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 
 
@@ -149,6 +150,10 @@ class Settings:
     durability: Literal["power", "strict", "process"] = _setting("power", Choice(("power", "strict", "process")))
     #: The master's pid file; scoreboard and control socket stand beside it.
     pid_file: str | None = _setting(None, Text(_PATH, "path", "a file", optional=True, path=True))
+    #: Where Prometheus finds the metrics of this pool, and others its health; None: nowhere. Needs the extra `metrics`.
+    metrics_port: int | None = _setting(None, Count(low=0, high=65535, optional=True))
+    #: The address of that port: 127.0.0.1 for this host alone, 0.0.0.0 for all.
+    metrics_host: str = _setting("127.0.0.1", Text(_HOST, "host", "127.0.0.1 or 0.0.0.0"))
     #: Also show the traceback of an error that ends a command.
     debug: bool = _setting(False, Flag())
     #: Setting -> where its value comes from: --lease, App(lease=), BATCHQ_LEASE, a file, default.

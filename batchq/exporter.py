@@ -114,13 +114,13 @@ class Exporter(LoopServer):
 
     def _families(self) -> Iterator[Metric]:
         health = self._health()
-        queues = list(self._queues()) if health.store_up else []
-        yield from self._of_pool(health, store_up=health.store_up and queues is not None)
-        yield from queues
+        queues = self._queues() if health.store_up else None
+        yield from self._of_pool(health, store_up=queues is not None)
+        yield from queues or ()
         yield from self._of_handlers()
 
-    def _queues(self) -> Iterator[Metric]:
-        """What the store counts. Nothing where it goes away meanwhile."""
+    def _queues(self) -> list[Metric] | None:
+        """What the store counts; None where it went away meanwhile."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         jobs = GaugeMetricFamily("batchq_jobs", "Jobs in that state now.", labels=("queue", "state"))
@@ -140,8 +140,8 @@ class Exporter(LoopServer):
                 paused.add_metric((name,), int(stats.paused))
         except StoreError as error:
             log.event("debug", "metrics_without_store", error=str(error))
-            return
-        yield from (jobs, events, lag, paused)
+            return None
+        return [jobs, events, lag, paused]
 
     def _of_pool(self, health: Health, *, store_up: bool) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -219,5 +219,7 @@ _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 431: "Reques
 def _response(code: int, text: str, kind: str = "text/plain; charset=utf-8", *, body: bool = True) -> bytes:
     data = text.encode()
     reason = _REASONS.get(code, "Service Unavailable" if code == 503 else "Internal Server Error")
-    head = f"HTTP/1.1 {code} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {code} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+    )
     return head.encode() + (data if body else b"")

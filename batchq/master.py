@@ -20,18 +20,21 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from batchq import __version__, autoreload, log, newborn, scoreboard, stacks
+from batchq.admin import spool_stats
 from batchq.app import App
 from batchq.children import Child, Unreaped, death_of, is_stopped, named, signal_group, signal_one
 from batchq.clock import SYSTEM
 from batchq.config import MAX_PROCESSES, Settings, masked
 from batchq.control import ControlServer
 from batchq.errors import BatchqError, ConfigError, StoreDenied, StoreError, StoreUnavailable
+from batchq.exporter import Exporter, Health
 from batchq.handover import CHECK_S, Check, Heritage, Origin
 from batchq.job import Claim, random_name
 from batchq.leavings import clear_away
 from batchq.lifecycle import Word
 from batchq.limits import Limits, give_order, interrupt
 from batchq.memory import KillCount
+from batchq.meters import Meters
 from batchq.mourning import Mourning
 from batchq.notify import Notifier
 from batchq.parent import birth_of, die_with, reap_child
@@ -126,6 +129,8 @@ class Master:
         self._replacing_since: float | None = None
         #: Queues that workers of an older generation may hold claims of.
         self._old_names: list[str] = []
+        #: Where workers count for the metrics; None: nobody asked for them.
+        self._meters: Meters | None = None
         self._dump: stacks.Dump | None = None
         self._runner = Runner(app.registry, settings)
         self._watch = LeaseWatch(settings.lease_ms)
@@ -239,6 +244,7 @@ class Master:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._signals.fd, selectors.EVENT_READ)
         self._control = self._open_control()
+        self._exporter = self._open_exporter()
         self._waiter: Waiter = self._store.timer_waiter(self._names)
         log.event(
             "info",
@@ -417,6 +423,37 @@ class Master:
         except OSError as error:
             log.event("warning", "no_control", path=self._pid_file.socket, error=error.strerror or str(error))
             return None
+
+    def _open_exporter(self) -> Exporter | None:
+        """Raises ConfigError at the start; a reload goes on without."""
+        s = self._settings
+        if s.metrics_port is None:
+            return None
+        self._meters = Meters(self._names, self._app.registry.names(), scoreboard.MOST)
+        try:
+            address = (s.metrics_host, s.metrics_port)
+            made = Exporter(address, self._selector, self._store, self._meters, self._health, self._spooled)
+        except ConfigError as error:
+            if self._heritage is None:
+                raise
+            log.event("error", "no_metrics", error=str(error))
+            return None
+        log.event("info", "metrics", pid=self._pid, address=f"{s.metrics_host}:{made.port}")
+        return made
+
+    def _health(self) -> Health:
+        away = self._outage_since is not None
+        unready = "the store is away" if away else "" if self._is_ready else "no worker is up yet"
+        if self.state in ("stopping", "quiet"):
+            unready = self.state
+        return Health(self.state, unready, not away, self._status())
+
+    def _spooled(self) -> tuple[int, int, int] | None:
+        """What lies in the inbox of this host's spool; None where there is none."""
+        url = self._settings.store_url
+        path = url.removeprefix("spool:") if url.startswith("spool:") else self._settings.spool
+        found = spool_stats(path)
+        return None if "error" in found else (found["files"], found["jobs"], found["bad"])
 
     def _answer(self, request: dict[str, object]) -> dict[str, object]:
         match request:
@@ -612,6 +649,7 @@ class Master:
         place = next(n for n in range(scoreboard.MOST) if n not in taken)
         slot = self._board.slot(place)
         slot.clear()
+        slot.meter = self._meters.of(place) if self._meters is not None else None
         self._store.before_fork()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -644,8 +682,9 @@ class Master:
             self._pid_file.let_go()
         self._waiter.close()
         self._selector.close()
-        if self._control is not None:
-            self._control.let_go()
+        for server in (self._control, self._exporter):
+            if server is not None:
+                server.let_go()
         for child in self._children.values():
             os.close(child.stacks_fd)
 
@@ -853,8 +892,10 @@ class Master:
 
     def _keep_time(self) -> None:
         now, t, s = SYSTEM.monotonic(), self._timers, self._settings
-        if now >= t.sweep and self._control is not None:
-            self._control.tidy()
+        if now >= t.sweep:
+            for server in (self._control, self._exporter):
+                if server is not None:
+                    server.tidy()
         if now >= t.sweep:
             t.sweep = now + min(TICK_S, s.sweep_ms / 1000)
             t.fire = dict.fromkeys(self._names, 0.0)
@@ -1011,8 +1052,9 @@ class Master:
             self._code = self._code or FAILED
         self._with_store(lambda: self._store.publish(self._id, {}, 0))
         self._waiter.close()
-        if self._control is not None:
-            self._control.close()
+        for server in (self._control, self._exporter):
+            if server is not None:
+                server.close()
         self._selector.close()
         for fd in (self._life_r, self._life_w):
             os.close(fd)

@@ -7,10 +7,13 @@ every queue and handler beforehand; what fits none of them is counted in the las
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from batchq.clock import SYSTEM, monotonic_ns
 from batchq.job import Buried, Completed, Outcome, Released, Retried, Snoozed
+from batchq.runner import Prepared
 from batchq.scoreboard import unnamed_file
 
 #: How an attempt can end, as it is counted.
@@ -78,10 +81,18 @@ class Meter:
         self._cells = cells
         self._rows = rows
 
-    def ran(self, queue: str, handler: str, outcome: Outcome, run_us: int, wait_us: int | None) -> None:
-        """An attempt has ended. `wait_us`: how long it had been ready before; None: nobody knows."""
+    def ran(self, ready: Prepared, outcome: Outcome, started_ns: int) -> None:
+        """A handler has come back, which was called then (CLOCK_MONOTONIC)."""
+        claim = ready.claim
+        run_us = (monotonic_ns() - started_ns) // 1000
+        # A retry's waiting is its backoff's; of a first attempt it is known since when it was ready.
+        wait_us = max(0, SYSTEM.now_us() - run_us - ready.ready_ms * 1000) if claim.token == 1 else None
+        self.add(claim.queue, ready.spec.name, end_of(outcome), run_us, wait_us)
+
+    def add(self, queue: str, handler: str, end: int, run_us: int, wait_us: int | None) -> None:
+        """An attempt has ended, in one of ENDS. `wait_us`: how long it had been ready before; None: nobody knows."""
         cells, at = self._cells, self._rows.get((queue, handler), self._rows[OTHER]) * _CELLS
-        cells[at + end_of(outcome)] += 1
+        cells[at + end] += 1
         cells[at + _RUN + _part(run_us)] += 1
         cells[at + _RUN_SUM] += run_us
         if wait_us is not None:
@@ -118,8 +129,6 @@ class Meters:
 
 
 def _file(size: int) -> int:
-    import os
-
     fd = unnamed_file("meters")
     os.ftruncate(fd, size)
     return fd

@@ -40,6 +40,8 @@ class Prepared(NamedTuple):
     timeout_ms: int
     keep_ms: int
     enqueued_ms: int
+    #: Since when its first attempt could run, by the store's clock.
+    ready_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Runner:
             row.get("timeout") or spec.timeout_ms or settings.timeout_ms or 0,
             spec.keep_ms if row.get("keep") is None else row["keep"],
             row.get("t", 0),
+            max(row.get("t", 0), row.get("at", 0)),
         )
 
     def _park(self, claim: Claim, row: dict[str, Any], error: UnknownHandler) -> Outcome:

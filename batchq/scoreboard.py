@@ -16,10 +16,13 @@ import mmap
 import os
 import struct
 import tempfile
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from batchq.errors import ConfigError
 from batchq.job import Claim
+
+if TYPE_CHECKING:
+    from batchq.meters import Meter
 
 #: What a board begins with. The last two digits are the version of the layout: of header and slots.
 MAGIC = b"batchq02"
@@ -301,6 +304,8 @@ class Slot(Entry):
         self._fd = fd
         #: Of a worker of many jobs at once.
         self._entries: list[Entry] = []
+        #: Counts what the handlers here do, where somebody wants to know.
+        self.meter: Meter | None = None
 
     # -- the worker writes
 

@@ -280,7 +280,10 @@ class Worker:
             os._exit(DONE)
         self._slot.end()
         self._runtimes.ran(ready.spec.name, (monotonic_ns() - started) / 1e6)
-        return self._as_ordered(ready, outcome)
+        outcome = self._as_ordered(ready, outcome)
+        if self._slot.meter is not None:
+            self._slot.meter.ran(ready, outcome, started)
+        return outcome
 
     def _as_ordered(self, ready: Prepared, outcome: Outcome) -> Outcome:
         """Once a limit has fired, the attempt is a timeout, whatever the handler made of it."""

@@ -39,6 +39,8 @@ HELP = {
     "watchdog": "What to bear without a claim though jobs are ready and a worker is idle; 0: all.  [default: 1m]",
     "log_format": "text or json, an event a line.",
     "log_level": "debug, info, warning or error.",
+    "metrics_port": "Serve /metrics, /healthz and /readyz there; needs the extra metrics.  [default: not]",
+    "metrics_host": "The address for that: 127.0.0.1, or 0.0.0.0 for all.",
     "pid_file": "Where the master's process id is written.",
     "spool": "The file spool: the store without a url.",
     "fallback": "Forward the jobs that waited in the spool of this host while Redis was away.  [default: yes]",

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from batchq.control import MOST_CLIENTS, ask
+from batchq.control import ask
 from batchq.errors import BatchqError
+from batchq.loop_server import MOST_CLIENTS
 from batchq.pidfile import PidFile
 from tests.process.rig import Pool, Rig, opened
 from tests.servers import Server, flavours
