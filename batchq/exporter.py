@@ -185,7 +185,7 @@ class Exporter(LoopServer):
         )
         run = HistogramMetricFamily("batchq_run_seconds", "How long handlers ran.", labels=labels)
         wait = HistogramMetricFamily(
-            "batchq_wait_seconds", "How long first attempts had been ready before they began.", labels=labels
+            "batchq_wait_seconds", "How long jobs had been ready at their first claim.", labels=labels
         )
         for row in self._meters.rows():
             for outcome, count in zip(ENDS, row.ends, strict=True):

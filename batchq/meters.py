@@ -85,7 +85,7 @@ class Meter:
         """A handler has come back, which was called then (CLOCK_MONOTONIC)."""
         claim = ready.claim
         run_us = (monotonic_ns() - started_ns) // 1000
-        # A retry's waiting is its backoff's; of a first attempt it is known since when it was ready.
+        # A later claim waited for its backoff too; of a first one it is known since when it was ready.
         wait_us = max(0, SYSTEM.now_us() - run_us - ready.ready_ms * 1000) if claim.token == 1 else None
         self.add(claim.queue, ready.spec.name, end_of(outcome), run_us, wait_us)
 
