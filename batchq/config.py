@@ -174,6 +174,13 @@ class Settings:
         """The url, or that of the spool where none is given."""
         return self.url or f"spool:{self.spool or default_spool()}"
 
+    def limits(self) -> dict[str, Any]:
+        """What a pool is bound by, for its first line: as one would write it."""
+        names = ("lease", "timeout", "grace", "max_attempts", "max_rss", "max_jobs")
+        shown = {key: rules()[key].kind.show(getattr(self, rules()[key].name)) for key in names}
+        is_spool = not self.store_url.startswith(("redis", "unix"))
+        return shown | {"fallback": "none" if is_spool or not self.fallback else self.spool}
+
     def effective(self) -> list[tuple[str, str, str]]:
         """(setting, value as one would write it, source), in the order of this class; passwords are masked."""
         return [

@@ -47,10 +47,9 @@ def current_job() -> CurrentJob:
     return job
 
 
-def started_ms() -> int:
-    """When the attempt that runs here began; 0 where none does."""
-    job = _current.get(None)
-    return job.started_ms if job is not None else 0
+def job_here() -> CurrentJob | None:
+    """The same; None outside a job."""
+    return _current.get(None)
 
 
 def enter(job: CurrentJob) -> Token[CurrentJob]:

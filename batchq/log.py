@@ -3,7 +3,8 @@
     reaped queue=mail job=01h... token=3 attempt=2 late_ms=4120 why=worker_killed signal=9
 
 They go through logging, under the logger `batchq`: a program that has its own logging gets them there as text, the
-command line calls `setup`. As JSON an event is one object a line.
+command line calls `setup`. As JSON an event is one object a line. What handlers log by themselves is an event too,
+`message`, with the logger's name and the keys of the job that runs: `JobFilter` puts them onto every record.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sys
 import time
 import traceback
 from typing import IO, Any, Literal
+
+from batchq import context
 
 logger = logging.getLogger("batchq")
 
@@ -91,6 +94,33 @@ def _plain(value: object) -> Any:
     return _cut(str(value))
 
 
+class JobFilter(logging.Filter):
+    """Puts `queue`, `job` (the id), `token`, `attempt` and `handler` of the job that runs here onto each record: "-" and
+    0 outside of jobs. Lets every record pass.
+
+    For logging that an app sets up by itself: `"%(asctime)s %(job)s %(message)s"`. `batchq start` adds it to the
+    handlers of the root logger; others need `handler.addFilter(batchq.log.JobFilter())`.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for key, value in {**_NO_JOB, **job_keys()}.items():
+            # What was given as `extra` is the program's own.
+            if not hasattr(record, key):
+                setattr(record, key, value)
+        return True
+
+
+_NO_JOB: dict[str, object] = {"queue": "-", "job": "-", "token": 0, "attempt": 0, "handler": "-"}
+
+
+def job_keys() -> dict[str, object]:
+    """The keys by which events name the job that runs here; none outside of jobs."""
+    job = context.job_here()
+    if job is None:
+        return {}
+    return {"queue": job.queue, "job": job.id, "token": job.token, "attempt": job.attempt, "handler": job.name}
+
+
 class _Format(logging.Formatter):
     """What both formats share: the time in UTC, with milliseconds."""
 
@@ -100,7 +130,11 @@ class _Format(logging.Formatter):
 
     def event_of(self, record: logging.LogRecord) -> Event | None:
         args = record.args
-        return args[0] if isinstance(args, tuple) and len(args) == 1 and isinstance(args[0], Event) else None
+        if isinstance(args, tuple) and len(args) == 1 and isinstance(args[0], Event):
+            return args[0]
+        if record.name == logger.name or record.name.startswith(f"{logger.name}."):
+            return None
+        return Event("message", {"logger": record.name, **job_keys(), "text": record.getMessage()})
 
     def trace_of(self, record: logging.LogRecord) -> str:
         if not record.exc_info or record.exc_info[1] is None:
@@ -138,7 +172,7 @@ class JsonFormat(_Format):
         return json.dumps(out).replace("\x7f", "\\u007f")
 
 
-def setup(format: str = "text", level: str = "info", stream: IO[str] | None = None) -> None:
+def setup(format: str = "text", level: str = "info", stream: IO[str] | None = None) -> logging.Handler:
     """Writes the events to a stream (stderr). For programs of ours: it replaces what an earlier call put there."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormat() if format == "json" else TextFormat())
@@ -149,3 +183,17 @@ def setup(format: str = "text", level: str = "info", stream: IO[str] | None = No
     logger.addHandler(handler)
     logger.setLevel(_LEVELS[level])
     logger.propagate = False
+    return handler
+
+
+def setup_all(format: str = "text", level: str = "info") -> None:
+    """The same for a pool, and what its app logs by itself: written alike where the app has set up no logging; else its
+    own handlers learn which job runs."""
+    handler = setup(format, level)
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(handler)
+        root.setLevel(_LEVELS[level])
+    for one in root.handlers:
+        if one is not handler and not any(isinstance(kept, JobFilter) for kept in one.filters):
+            one.addFilter(JobFilter())

@@ -257,6 +257,7 @@ class Master:
             processes=self._want,
             queues=",".join(self._names),
             handlers=len(self._app.registry),
+            **self._settings.limits(),
         )
         for warning in warnings if self._heritage is None else ():
             log.event("warning", "store_warning", why=warning)

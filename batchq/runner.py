@@ -192,12 +192,13 @@ class Runner:
             return DEFAULT.delay_ms(ready.claim.attempt, error)
 
     def _error(self, claim: Claim, kind: str, text: str, trace: str = "", delay_ms: int | None = None) -> bytes:
+        here = context.job_here()
         return pack_error(
             kind,
             text,
             attempt=claim.attempt,
             at_ms=SYSTEM.now_us() // 1000,
-            started_ms=context.started_ms(),
+            started_ms=here.started_ms if here is not None else 0,
             delay_ms=delay_ms,
             worker=self.worker,
             trace=trace,

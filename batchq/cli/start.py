@@ -162,7 +162,7 @@ def _prepare(app: str | None, queues: tuple[str, ...], flags: dict[str, Any]) ->
     wanted = asked_to_check()
     flags |= {"app": app, "queues": [part for given in queues for part in given.split(",")] or None}
     loaded, settings, _ = load(flags, "batchq start module:app")
-    log.setup(settings.log_format, settings.log_level)
+    log.setup_all(settings.log_format, settings.log_level)
     check_concurrency(loaded.registry, settings)
     if wanted is not None:
         check_identity(wanted, settings)

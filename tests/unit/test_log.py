@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchq import log
+from batchq import context, log
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +133,71 @@ def test_setup_again_replaces_what_it_set() -> None:
     log.event("info", "once")
     assert first.getvalue() == ""
     assert second.getvalue().count("once") == 1
+
+
+@contextlib.contextmanager
+def bare_root() -> Iterator[logging.Logger]:
+    """The root logger without handlers, as in a program that has set up none; pytest's own come back."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    root.handlers[:] = []
+    yield root
+    root.handlers[:], root.level = before[0], before[1]
+
+
+@contextlib.contextmanager
+def a_job() -> Iterator[None]:
+    token = context.enter(context.CurrentJob("01h", "mail", "deliver", 3, 2, 5, 0))
+    yield
+    context.leave(token)
+
+
+def test_what_handlers_log_names_their_job(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the app has no logging of its own: an event like all others, with the job's keys, as text and as JSON."""
+    with bare_root():
+        log.setup_all("json", "info")
+        with a_job():
+            logging.getLogger("shop.mail").info("sent to %s", "a b")
+        logging.getLogger("shop").warning("outside")
+        logging.getLogger("shop").debug("not wanted")
+    inside, outside = map(json.loads, capsys.readouterr().err.splitlines())
+    assert inside.pop("time")
+    assert inside == {
+        "level": "info",
+        "event": "message",
+        "logger": "shop.mail",
+        "queue": "mail",
+        "job": "01h",
+        "token": 3,
+        "attempt": 2,
+        "handler": "deliver",
+        "text": "sent to a b",
+    }
+    assert "job" not in outside
+    with bare_root():
+        log.setup_all("text", "info")
+        with a_job():
+            logging.getLogger("shop").info("sent")
+    line = capsys.readouterr().err
+    assert line.split(" ", 1)[1] == (
+        "info message logger=shop queue=mail job=01h token=3 attempt=2 handler=deliver text=sent\n"
+    )
+
+
+def test_an_apps_own_logging_learns_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its handlers stay as they are; its formats can name the job. Events of ours are not written twice."""
+    stream = io.StringIO()
+    own = logging.StreamHandler(stream)
+    own.setFormatter(logging.Formatter("%(queue)s %(job)s %(attempt)s %(message)s"))
+    with bare_root() as root:
+        root.addHandler(own)
+        for _ in range(2):
+            log.setup_all("text", "info")
+        with a_job():
+            logging.getLogger("shop").warning("sent")
+            logging.getLogger("shop").warning("mine", extra={"job": "own"})
+        logging.getLogger("shop").warning("idle")
+        log.event("info", "started")
+    assert stream.getvalue().splitlines() == ["mail 01h 2 sent", "mail own 2 mine", "- - 0 idle"]
+    assert len(own.filters) == 1
+    assert capsys.readouterr().err.count("started") == 1
