@@ -95,8 +95,8 @@ def _plain(value: object) -> Any:
 
 
 class JobFilter(logging.Filter):
-    """Puts `queue`, `job` (the id), `token`, `attempt` and `handler` of the job that runs here onto each record: "-" and
-    0 outside of jobs. Lets every record pass.
+    """Puts `queue`, `job` (the id), `token`, `attempt` and `handler` of the job that runs here onto each record: "-"
+    and 0 outside of jobs. Lets every record pass.
 
     For logging that an app sets up by itself: `"%(asctime)s %(job)s %(message)s"`. `batchq start` adds it to the
     handlers of the root logger; others need `handler.addFilter(batchq.log.JobFilter())`.
