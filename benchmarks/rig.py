@@ -150,17 +150,29 @@ def _binary(kind: str | None) -> str:
 @contextmanager
 def server(kind: str | None, folder: Path) -> Iterator[int]:
     """A server on a free port of 127.0.0.1, without persistence. Answers the port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--save", "", "--appendonly", "no"]
-    process = subprocess.Popen([_binary(kind), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    port = free_port()
+    process = start_server(kind, folder, port, "no")
     try:
-        wait_until(lambda: _answers(port), "the server answers")
+        wait_until(lambda: answers(port), "the server answers")
         yield port
     finally:
         process.terminate()
         process.wait(10)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_server(kind: str | None, folder: Path, port: int, appendonly: str) -> subprocess.Popen[bytes]:
+    """A server that does not answer yet."""
+    options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--save", ""]
+    return subprocess.Popen(
+        [_binary(kind), *options, "--appendonly", appendonly], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def version(url: str) -> str:
@@ -170,7 +182,7 @@ def version(url: str) -> str:
     return f"{name} {info[f'{name}_version']}"
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(b"PING\r\n")

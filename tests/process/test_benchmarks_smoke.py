@@ -34,7 +34,7 @@ def smoke(name: str, tmp: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "outage"])
 def test_first_line_is_the_question(name: str) -> None:
     """A benchmark says what it wants to know before anything else."""
     doc = ast.get_docstring(ast.parse((BENCHMARKS / f"{name}.py").read_text()))
@@ -59,6 +59,15 @@ def test_delayed_jobs_are_never_early(tmp_path: Path) -> None:
     told = [line for line in smoke("latency", tmp_path) if "lateness" in line]
     assert len(told) == 2
     assert all(line.endswith("early 0") for line in told), told
+
+
+def test_outage_loses_nothing(tmp_path: Path) -> None:
+    """The other promise: a server that was killed and is back. (A spool is not away while its disk is there.)"""
+    told = {line[8:42].strip(): line[42:] for line in smoke("outage", tmp_path) if line.startswith("redis   ")}
+    assert told["lost"].split() == ["0"]
+    [extra, workers] = re.findall(r"\d+", told["run twice"])
+    assert int(extra) <= int(workers)
+    assert {"first job done", "full rate again", "first enqueue while it is away", "those after it"} <= told.keys()
 
 
 def test_comparison_with_other_queues_runs(tmp_path: Path) -> None:
