@@ -18,6 +18,13 @@ def work(seconds=0.0):
     note("E")
 
 
+@app.job(backoff=fixed(0.1))
+def slow():
+    note("S")
+    time.sleep(6.0)
+    note("E")
+
+
 @app.job(max_attempts=3, backoff=fixed(0.1))
 def fails():
     note("S")
