@@ -133,6 +133,33 @@ def facts(path: str) -> os.stat_result:
     return os.lstat(path)
 
 
+def copy(source: str, target: str) -> None:
+    """A private copy, durable. Never of a ledger that this process has open: closing it would drop SQLite's locks."""
+    read = os.open(source, os.O_RDONLY | _SAFE)
+    try:
+        write = open_private(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            while part := os.read(read, 1 << 20):
+                rest = memoryview(part)
+                while rest:
+                    rest = rest[os.write(write, rest) :]
+            flush(write)
+        finally:
+            os.close(write)
+    finally:
+        os.close(read)
+
+
+def is_regular(path: str) -> bool:
+    """A plain file, no link to one."""
+    return stat.S_ISREG(os.lstat(path).st_mode)
+
+
+def set_mode(path: str, mode: int) -> None:
+    """chmod of a file of ours."""
+    os.chmod(path, mode)
+
+
 def size_of(path: str) -> int:
     """Bytes of a file, 0 where there is none. By path: nothing is opened."""
     try:

@@ -38,7 +38,7 @@ _SWEEP_FILES, _SWEEP_JOBS = 500, 5000
 #: What one transaction takes.
 _STEP_FILES, _STEP_JOBS = 64, 1000
 #: An unfinished file under tmp/ is rubbish after this time.
-_TMP_MS = 36 * 3_600_000
+TMP_MS = 36 * 3_600_000
 #: How often rubbish is looked for.
 _TIDY_S = 600.0
 
@@ -392,7 +392,7 @@ class Box:
 
     def tidy(self) -> None:
         """Removes what producers that died left under tmp/."""
-        old = self._clock.now_us() // 1000 - _TMP_MS
+        old = self._clock.now_us() // 1000 - TMP_MS
         for name in fs.names(self.layout.tmp):
             path = os.path.join(self.layout.tmp, name)
             with suppress(OSError):

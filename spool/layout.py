@@ -14,7 +14,7 @@ from batchq.spool import fs
 MAJOR = 1
 _FORMAT = re.compile(rb"batchq-spool (\d{1,9})\n")
 _DB = ("queue.db", "queue.db-wal", "queue.db-shm", "queue.db-journal")
-_OURS = frozenset((*_DB, "FORMAT", "gate", "sweep", "waiters", "waiting", "ballast", "inbox", "lost+found"))
+OURS = frozenset((*_DB, "FORMAT", "gate", "sweep", "waiters", "waiting", "ballast", "inbox", "lost+found"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _check_present(layout: Layout, present: Sequence[str]) -> bool:
     if "FORMAT" in present:
         check_format(layout)
         return True
-    foreign = [name for name in present if name not in _OURS and not name.startswith("FORMAT.")]
+    foreign = [name for name in present if name not in OURS and not name.startswith("FORMAT.")]
     if foreign:
         raise ConfigError(
             f"spool: {layout.root}: expected an empty or new directory, found {foreign[0]!r:.60} and no FORMAT; "

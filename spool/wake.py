@@ -43,14 +43,23 @@ def push(layout: Layout, kind: Kind, queue: str) -> None:
             fs.link(layout.gate, layout.at("waiting", kept))
 
 
-def tidy(layout: Layout, now_s: float) -> None:
-    """Removes what killed waiters left."""
+def rubbish(layout: Layout, now_s: float) -> list[str]:
+    """What killed waiters left, by path."""
+    found = []
     for folder in (layout.waiting, layout.waiters):
         for name in fs.names(folder):
             path = os.path.join(folder, name)
             with suppress(OSError):
                 if now_s - fs.facts(path).st_ctime > _RUBBISH_S and not fs.has_reader(path):
-                    fs.remove(path)
+                    found.append(path)
+    return found
+
+
+def tidy(layout: Layout, now_s: float) -> None:
+    """Removes what killed waiters left."""
+    for path in rubbish(layout, now_s):
+        with suppress(OSError):
+            fs.remove(path)
 
 
 class FifoWaiter:

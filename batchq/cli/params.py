@@ -88,6 +88,19 @@ def takes_json(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="For programs.")(command)
 
 
+def takes_spool(command: F) -> F:
+    """Adds --spool."""
+    return click.option("--spool", "path", metavar="PATH", help="The spool.  [default: the store's, or BATCHQ_SPOOL]")(
+        command
+    )
+
+
+def configured() -> str:
+    """The store's own directory where that is a spool, else the one that producers fall back to."""
+    settings = reach().settings
+    return settings.store_url.removeprefix("spool:") if settings.store_url.startswith("spool:") else settings.spool
+
+
 def takes_queue(command: F) -> F:
     """Adds --queue, as a filter."""
     return click.option("-q", "--queue", metavar="QUEUE", help="This queue only.")(command)

@@ -11,7 +11,7 @@ import click
 from batchq.cli.endings import DONE, FAILED, flush, say
 from batchq.cli.group import LazyGroup
 from batchq.cli.output import Column, Table, fields, json_line, write
-from batchq.cli.params import reach, reaches_store, takes_json
+from batchq.cli.params import configured, reach, reaches_store, takes_json, takes_spool
 
 if TYPE_CHECKING:
     from batchq.app import App
@@ -27,11 +27,17 @@ class SpoolGroup(LazyGroup):
 
     table = {  # noqa: RUF012 - like its base
         "status": ("spool", "What waits in its inbox, and what was moved aside."),
+        "ls": ("spool_look", "List its files, queues and jobs, as in a directory."),
+        "cat": ("spool_look", "Print files and jobs."),
         "forward": ("spool", "Send what waits there to Redis."),
+        "accept": ("spool_hands", "Take files back that were moved aside, once mended."),
+        "check": ("spool_repair", "Look whether all is as it should be; mend it."),
+        "dump": ("spool_repair", "Write all of its ledger as lines of JSON."),
+        "load": ("spool_repair", "Make a ledger of such lines."),
+        "salvage": ("spool_repair", "Save what can be read of a damaged ledger."),
+        "vacuum": ("spool_hands", "Give back the room of jobs that are done."),
+        "sql": ("spool_hands", "Ask its database, through the gate."),
     }
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return {"status": status, "forward": forward}.get(cmd_name)
 
 
 @click.group("spool", cls=SpoolGroup)
@@ -40,14 +46,14 @@ def spool() -> None:
 
 
 @click.command("status")
-@click.option("--spool", "path", metavar="PATH", help="The spool.  [default: the store's, or BATCHQ_SPOOL]")
+@takes_spool
 @takes_json
 def status(path: str | None, as_json: bool) -> None:
     """Show what waits in the inbox for a master, and which files were moved aside, with the reason.
 
     Nothing is made or changed; a spool that is not there yet is said to be so.
     """
-    found = _look(path or _configured())
+    found = _look(path or configured())
     if as_json:
         json_line(found)
         return
@@ -179,12 +185,6 @@ def _tell_portion(took: Ingested, as_json: bool) -> None:
     else:
         write(f"{took.jobs} jobs of {took.files} files" + (f", {took.bad} moved aside\n" if took.bad else "\n"))
     flush()
-
-
-def _configured() -> str:
-    """The store's own directory where that is a spool, else the one that producers fall back to."""
-    settings = reach().settings
-    return settings.store_url.removeprefix("spool:") if settings.store_url.startswith("spool:") else settings.spool
 
 
 def _look(path: str) -> dict[str, Any]:

@@ -1,0 +1,196 @@
+"""Saves what can still be read of a damaged ledger into a new spool. The damaged one is left as it is.
+
+Tables are read in the order of their keys, in ever smaller ranges where a page is damaged. Free pages are not looked
+into: a job that stands there has been done. Where the rows of jobs are gone and an index still knows them, they are
+named.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from batchq.clock import SYSTEM
+from batchq.errors import StoreCorrupt, StoreError, StoreUnavailable
+from batchq.spool import faults, fs
+from batchq.spool.check import check
+from batchq.spool.dump import TABLES, columns_of
+from batchq.spool.gate import Gate
+from batchq.spool.layout import Layout
+from batchq.spool.ledger import Flush, Ledger, Tx
+from batchq.spool.schema import whole
+
+#: More failing looks than this, and the rest of a table is given up.
+_PATIENCE: Final = 200_000
+#: Rows of one look.
+_LOOK: Final = 500
+
+_BOUNDS = (
+    whole("SELECT min(seq),max(seq) FROM {0}"),
+    whole("SELECT min(seq),max(seq) FROM (SELECT seq FROM job INDEXED BY job_id)"),
+)
+_KNOWN = (
+    whole("SELECT seq,queue,id FROM job INDEXED BY job_id ORDER BY queue,id"),
+    whole("SELECT seq,queue,id FROM job INDEXED BY job_id ORDER BY queue DESC,id DESC"),
+)
+_RANGE = whole("SELECT {1} FROM {0} NOT INDEXED WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?")
+_COUNT = whole("SELECT count(*) FROM {0}")
+_ORDERED = whole("SELECT {1} FROM {0} ORDER BY {2}")
+_KEYS = {"tally": "queue", "batch": "queue,id", "lease": "queue,worker", "mark": "queue,lane", "gone": "queue,id"}
+
+
+class Salvaged(NamedTuple):
+    """What came of it."""
+
+    jobs: int
+    #: (queue, id) of jobs that an index still knows.
+    lost: list[tuple[str, str]]
+    #: Tables of which only a part could be read.
+    torn: list[str]
+
+
+def salvage(old: str, new: str) -> Salvaged:
+    """Reads the spool at `old`, and makes one at `new`, which must be a new or empty directory.
+
+    Raises StoreUnavailable (somebody works on it), StoreCorrupt where nothing can be read, StoreError, ConfigError.
+    """
+    source = Layout(fs.real_path(old))
+    if not fs.size_of(source.db):
+        raise StoreUnavailable(f"spool: {source.root}: expected a ledger, found none")
+    target = Layout(fs.real_path(new))
+    if fs.is_there(target.root) and fs.names(target.root):
+        raise StoreError(f"spool: {target.root}: expected a new directory, found one with files in it")
+    ledger = Ledger(new, clock=SYSTEM, durability="power")
+    try:
+        copy = target.at("damaged.db")
+        gate = Gate(source.gate)
+        gate.open()
+        gate.lock_within()
+        try:
+            fs.copy(source.db, copy)
+            if fs.size_of(source.wal):
+                fs.copy(source.wal, f"{copy}-wal")
+        finally:
+            gate.close()
+        try:
+            found = _read(copy, ledger)
+        finally:
+            for tail in ("", "-wal", "-shm"):
+                fs.remove(copy + tail)
+        _take_inbox(source, target, marks_are_whole="mark" not in found.torn)
+    finally:
+        ledger.close()
+    # Rows that were read and are rubbish all the same go to bad/.
+    check(target.root, repair=True)
+    return found
+
+
+def _read(copy: str, ledger: Ledger) -> Salvaged:
+    db = sqlite3.connect(copy, isolation_level=None)
+    try:
+        try:
+            db.execute("PRAGMA cell_size_check=1")
+            columns = {table: columns_of(db, table) for table in (*TABLES, "note")}
+        except sqlite3.DatabaseError as error:
+            raise StoreCorrupt(
+                f"spool: {copy}: not even its list of tables can be read ({error}); "
+                "SQLite's own shell may save more: sqlite3 queue.db .recover"
+            ) from error
+        if not columns["job"]:
+            raise StoreCorrupt("spool: the database has no table of jobs; SQLite's own shell may save more")
+        return ledger.run(Flush.ALWAYS, lambda tx: _move(db, tx, columns))
+    finally:
+        db.close()
+
+
+def _move(db: sqlite3.Connection, tx: Tx, columns: dict[str, list[str]]) -> Salvaged:
+    torn: list[str] = []
+    seqs: set[int] = set()
+    for table, names in columns.items():
+        # A column that a later schema has not, or that this one lacks, stays behind.
+        known = set(columns_of(tx.db, table))
+        kept = [name for name in names if name in known]
+        rows = _by_seq(db, table, kept, torn) if table in ("job", "note") else _by_key(db, table, kept, torn)
+        insert = f"INSERT OR IGNORE INTO {table}({','.join(kept)}) VALUES({','.join('?' * len(kept))})"
+        at = kept.index("seq") if table == "job" else -1
+        for row in rows:
+            with suppress(sqlite3.IntegrityError):
+                tx.db.execute(insert, row)
+                if at >= 0:
+                    seqs.add(row[at])
+    lost = {}
+    for statement in _KNOWN:
+        with suppress(sqlite3.DatabaseError):
+            for seq, queue, id in db.execute(statement):
+                if seq not in seqs:
+                    lost[seq] = (queue, id)
+    faults.mend(tx.db, tx.now_us // 1000)
+    return Salvaged(len(seqs), [lost[seq] for seq in sorted(lost)], sorted(set(torn)))
+
+
+def _by_seq(db: sqlite3.Connection, table: str, names: list[str], torn: list[str]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table with row ids. Raises nothing: what can't be read is left out."""
+    bounds: list[tuple[int, int]] = []
+    for statement in _BOUNDS if table == "job" else _BOUNDS[:1]:
+        with suppress(sqlite3.DatabaseError):
+            for low, high in db.execute(statement.format(table)):
+                if low is not None:
+                    bounds.append((low, high))
+    if not bounds:
+        [[count]] = [(0,)]
+        with suppress(sqlite3.DatabaseError):
+            [[count]] = db.execute(_COUNT.format(table))
+        if not count:
+            return
+        bounds = [(1, 1 << 40)]
+    statement = _RANGE.format(table, ",".join(names))
+    ranges = [(min(low for low, _ in bounds), max(high for _, high in bounds))]
+    failed = 0
+    at = names.index("seq")
+    while ranges and failed < _PATIENCE:
+        low, high = ranges.pop()
+        while low <= high:
+            try:
+                rows = db.execute(statement, (low, high, _LOOK)).fetchall()
+            except sqlite3.DatabaseError:
+                failed += 1
+                torn.append(table)
+                if low < high:
+                    middle = (low + high) // 2
+                    ranges += [(middle + 1, high), (low, middle)]
+                break
+            yield from rows
+            if len(rows) < _LOOK:
+                break
+            low = rows[-1][at] + 1
+
+
+def _by_key(db: sqlite3.Connection, table: str, names: list[str], torn: list[str]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table without row ids: from its beginning to the damage, and from its end."""
+    for order in ("", " DESC"):
+        keys = ",".join(f"{key}{order}" for key in _KEYS[table].split(","))
+        try:
+            yield from db.execute(_ORDERED.format(table, ",".join(names), keys))
+        except sqlite3.DatabaseError:
+            torn.append(table)
+        else:
+            return
+
+
+def _take_inbox(source: Layout, target: Layout, *, marks_are_whole: bool) -> None:
+    """The files of the inbox, copied. Of what the sweeper had taken nobody knows without the marks."""
+    for folder in ("new", "bad", "work"):
+        for name in fs.names(source.at("inbox", folder)):
+            path = source.at("inbox", folder, name)
+            if not fs.is_regular(path):
+                continue
+            if folder != "work" or marks_are_whole:
+                fs.copy(path, target.at("inbox", folder, name))
+                continue
+            aside = os.path.join(target.bad, name)
+            fs.copy(path, aside)
+            why = b"expected a mark that tells whether its jobs are in, found damaged marks; look, then accept it\n"
+            fs.write_whole(os.path.join(target.tmp, f"why-{os.urandom(8).hex()}"), f"{aside}.why", why)
