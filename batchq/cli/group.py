@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quiet": ("control", "Let this host's master claim nothing more."),
     "unquiet": ("control", "Let it go on."),
     "ping": ("control", "Does this host's master answer? For health checks."),
+    "ingress": ("ingress", "Receive events over HTTP, acknowledged once they are durable."),
     "spool": ("spool", "Look after the spool on this host."),
     "backoff": ("backoff", "What a retry policy means: table, plot, and a herd of jobs."),
     "config": ("config", "Every setting, its value and where that comes from."),
