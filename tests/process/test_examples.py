@@ -120,11 +120,18 @@ def commands(example: str) -> list[tuple[str, str]]:
 def test_every_example_shows_its_commands() -> None:
     """A docstring is the example's manual: each has commands, and says where the jobs stand."""
     names = sorted(path.name for path in EXAMPLES.glob("*.py"))
-    assert names == ["bulk_import.py", "cpu_heavy.py", "webhooks.py"]
+    producers = ["producer_django.py", "producer_flask.py", "producer_starlette.py"]
+    assert names == ["bulk_import.py", "cpu_heavy.py", *producers, "webhooks.py"]
     for name in names:
         shown = commands(name)
         assert any(command.startswith("batchq start ") for command, _ in shown), name
-        assert all(command.startswith(("python ", "batchq ", "BATCHQ_APP=")) for command, _ in shown), name
+        known = (
+            "python ",
+            "batchq ",
+            "BATCHQ_APP=",
+            *(("pip ", "uvicorn ", "flask ", "curl ") if name in producers else ()),
+        )
+        assert all(command.startswith(known) for command, _ in shown), name
 
 
 def test_webhooks(shell: Shell) -> None:
