@@ -125,12 +125,8 @@ def test_every_example_shows_its_commands() -> None:
     for name in names:
         shown = commands(name)
         assert any(command.startswith("batchq start ") for command, _ in shown), name
-        known = (
-            "python ",
-            "batchq ",
-            "BATCHQ_APP=",
-            *(("pip ", "uvicorn ", "flask ", "curl ") if name in producers else ()),
-        )
+        web = ("pip ", "uvicorn ", "flask ", "curl ") if name in producers else ()
+        known = ("python ", "batchq ", "BATCHQ_APP=", *web)
         assert all(command.startswith(known) for command, _ in shown), name
 
 
