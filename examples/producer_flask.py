@@ -1,9 +1,9 @@
 """A web application that makes jobs: Flask. A thread a request, so that the plain enqueue is right.
 
-pip install flask
-batchq start -n 1 producer_flask:app                           # terminal 1
-flask --app producer_flask:web run --port 8000                 # terminal 2
-curl -H 'content-type: application/json' -d '{"to": "ada@example.org"}' http://127.0.0.1:8000/mail
+    pip install flask
+    batchq start -n 1 producer_flask:app                           # terminal 1
+    flask --app producer_flask:web run --port 8000                 # terminal 2
+    curl -H 'content-type: application/json' -d '{"to": "ada@example.org"}' http://127.0.0.1:8000/mail
 
 The jobs stand in the spool of this host, or where BATCHQ_URL says.
 """
