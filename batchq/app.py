@@ -420,8 +420,7 @@ class App:
         """Counts, totals, workers and the spool: what `batchq status --json` prints. While the store is away `up` is
         false."""
         url = self.settings.store_url if self._harness is None else "memory:"
-        path = url.removeprefix("spool:") if url.startswith("spool:") else self.settings.spool
-        return read_stats(self.store, url, since_ms=self._opened_ms, spool=spool_stats(path))
+        return read_stats(self.store, url, since_ms=self._opened_ms, spool=spool_stats(self.settings.own_spool))
 
     def jobs(
         self,

@@ -174,6 +174,12 @@ class Settings:
         """The url, or that of the spool where none is given."""
         return self.url or f"spool:{self.spool or default_spool()}"
 
+    @property
+    def own_spool(self) -> str:
+        """The spool of this host: the store where that is one, else where jobs wait while the store is away."""
+        store = self.store_url
+        return store.removeprefix("spool:") if store.startswith("spool:") else self.spool or str(default_spool())
+
     def limits(self) -> dict[str, Any]:
         """What a pool is bound by, for its first line: as one would write it."""
         names = ("lease", "timeout", "grace", "max_attempts", "max_rss", "max_jobs")

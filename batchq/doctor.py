@@ -19,7 +19,7 @@ from batchq.job import Buried, Completed, NewJob, Released, Retried, Snoozed, ne
 from batchq.kinds import show_duration
 from batchq.selection import host_of
 from batchq.store import Concern, Store
-from batchq.stores import open_store, spool_path
+from batchq.stores import open_store
 
 Level = Literal["ok", "warn", "bad"]
 
@@ -193,7 +193,7 @@ def _spool(settings: Settings, kind: str, masters: list[dict[str, Any]]) -> Iter
     from batchq.spool import fs
 
     is_store = kind == "spool"
-    path = settings.store_url.removeprefix("spool:") if is_store else spool_path(settings)
+    path = settings.own_spool
     if not is_store and not settings.fallback:
         yield Finding("warn", "spool", "there is no fallback", "while Redis is away producers get StoreUnavailable")
         return

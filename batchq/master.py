@@ -451,9 +451,7 @@ class Master:
 
     def _spooled(self) -> tuple[int, int, int] | None:
         """What lies in the inbox of this host's spool; None where there is none."""
-        url = self._settings.store_url
-        path = url.removeprefix("spool:") if url.startswith("spool:") else self._settings.spool
-        found = spool_stats(path)
+        found = spool_stats(self._settings.own_spool)
         return None if "error" in found else (found["files"], found["jobs"], found["bad"])
 
     def _answer(self, request: dict[str, object]) -> dict[str, object]:

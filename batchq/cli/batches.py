@@ -27,6 +27,9 @@ def batches(queue: str | None, limit: int, as_json: bool, url: str | None, prefi
 
     PENDING are jobs that are still to end. A batch is known for seven days after its end. With --json one object a
     line.
+
+    \b
+    batchq batches --queue mail
     """
     with reach(url, prefix) as app:
         note_unknown_queue(app, queue)
@@ -66,6 +69,9 @@ def batch(
     """Show the batch ID: how many jobs joined it, and what became of them.
 
     `batchq jobs --batch ID` lists its jobs. With --json one object, with --watch one a line.
+
+    \b
+    batchq batch 01h2x... --watch
     """
     with reach(url, prefix) as app:
         found = app.get_batch(batch_id, queue) if batch_id.isprintable() else None

@@ -97,6 +97,9 @@ def stop(now: bool, wait_ms: int, pid_file: str | None) -> None:
     """Stop the master of this host: running jobs end, the rest is given back.
 
     Exit code 1 if none runs, or it still does after the wait.
+
+    \b
+    batchq stop --pid-file /run/batchq/master.pid
     """
     found, said = _tell(pid_file, {"do": "stop", "at_once": now}, signal.SIGQUIT if now else signal.SIGTERM)
     if wait_ms and not _until(lambda: found.holder() is None, wait_ms):
@@ -112,6 +115,9 @@ def reload(wait_ms: int, pid_file: str | None) -> None:
     """Let the master of this host read settings and app anew, without losing capacity.
 
     Exit code 1 if none runs, or the app can't be imported: then the old code works on.
+
+    \b
+    batchq reload --pid-file /run/batchq/master.pid
     """
     from batchq.control import ask
 
@@ -143,6 +149,9 @@ def ping(pid_file: str | None) -> None:
     """Ask the master of this host for a sign of life; it answers also while its store is away. For health checks.
 
     Exit code 1 if none answers.
+
+    \b
+    batchq ping --pid-file /run/batchq/master.pid
     """
     from batchq.control import ask
 
@@ -154,7 +163,11 @@ def ping(pid_file: str | None) -> None:
 @click.command("quiet")
 @takes_pid_file
 def quiet(pid_file: str | None) -> None:
-    """Let the master of this host claim nothing more: what runs ends, the rest is given back."""
+    """Let the master of this host claim nothing more: what runs ends, the rest is given back.
+
+    \b
+    batchq quiet --pid-file /run/batchq/master.pid
+    """
     _, said = _tell(pid_file, {"do": "quiet"}, signal.SIGTSTP)
     say(f"batchq: quiet, pid {said['pid']}; `batchq unquiet` lets it go on")
 
@@ -162,6 +175,10 @@ def quiet(pid_file: str | None) -> None:
 @click.command("unquiet")
 @takes_pid_file
 def unquiet(pid_file: str | None) -> None:
-    """Let the master of this host go on claiming."""
+    """Let the master of this host go on claiming.
+
+    \b
+    batchq unquiet --pid-file /run/batchq/master.pid
+    """
     _, said = _tell(pid_file, {"do": "resume"}, signal.SIGCONT)
     say(f"batchq: going on, pid {said['pid']}")

@@ -19,6 +19,10 @@ def demo(url: str | None, seed: int | None, keep: bool, as_json: bool) -> int:
 
     Runs on a throw-away spool, or in a Redis under a prefix of its own, with eight real workers. Shows live progress,
     then a summary whose numbers add up: 0 if they do, 1 and what does not if they don't.
+
+    \b
+    batchq demo
+    batchq demo --url redis://127.0.0.1:6379/0
     """
     warn_of_password(url)
     code: int = import_module("batchq.demo").run(url, seed=seed, keep=keep, as_json=as_json)

@@ -55,6 +55,9 @@ def enqueue(
 
     The handler's code is not needed. An id that is known already enqueues nothing, says so on stderr, and is printed
     all the same, with exit code 0; --json prints {"id", "created", "queue", "spooled"}.
+
+    \b
+    batchq enqueue deliver --args '["https://example.org/hook"]' --in 10m
     """
     if delay_ms is not None and at is not None:
         raise click.UsageError("--in and --at exclude each other; give one")

@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "start": ("start", "Run the app's jobs: a master and its workers."),
     "enqueue": ("enqueue", "Enqueue one job by its handler's name."),
     "import": ("import_", "Enqueue a job for each row of CSV, NDJSON or JSON files."),
+    "imports": ("imports", "How far the imports of this host are."),
     "export": ("export", "Write jobs, with their errors, as lines that can be imported."),
     "status": ("status", "Queues, workers and store at a glance."),
     "top": ("top", "Watch queues and workers on one live screen."),
@@ -43,6 +44,20 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 EPILOG = """\b
+What is slow now?             batchq top, or batchq workers
+Which handler fails most?     batchq dead --retrying, or --by job
+On which host?                batchq dead --by host --since 1h
+What waits longest?           batchq status (LAG), batchq jobs -s pending -n 1
+What is due in the next hour? batchq jobs --due 1h
+Why did that job die?         batchq show ID
+How far is the import?        batchq imports
+Is the spool empty?           batchq spool status
+What is wrong here?           batchq doctor
+
+\b
+Completion: eval "$(_BATCHQ_COMPLETE=bash_source batchq)", or zsh_source.
+
+\b
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the app can't be loaded,
 4 the store can't be reached, 5 the watchdog gave up, 130 interrupted.
 

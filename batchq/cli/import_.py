@@ -82,7 +82,11 @@ def import_(files: tuple[str, ...], **given: Any) -> int:
 
     gzip, bzip2, xz and zstd are recognised. The same command again goes on where it was interrupted: no row is
     missing, none is doubled. Rows that can't be read are passed by and kept in a file with their lines and reasons;
-    the exit code is 0 only when there were none.
+    the exit code is 0 only when there were none. `batchq imports` tells how far it is.
+
+    \b
+    batchq import orders.csv --job load -q orders --wait
+    zcat dump.ndjson.gz | batchq import - --job load
     """
     from batchq.importing.options import Options
 

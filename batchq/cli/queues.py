@@ -12,7 +12,11 @@ from batchq.cli.params import note_unknown_queue, reach, reaches_store
 @click.argument("queue", metavar="QUEUE")
 @reaches_store
 def pause(queue: str, url: str | None, prefix: str | None) -> None:
-    """Let no worker claim from QUEUE. What runs goes on, and enqueues too, until `batchq resume`."""
+    """Let no worker claim from QUEUE. What runs goes on, and enqueues too, until `batchq resume`.
+
+    \b
+    batchq pause mail
+    """
     with reach(url, prefix) as app:
         note_unknown_queue(app, queue)
         app.pause(queue)
@@ -23,7 +27,11 @@ def pause(queue: str, url: str | None, prefix: str | None) -> None:
 @click.argument("queue", metavar="QUEUE")
 @reaches_store
 def resume(queue: str, url: str | None, prefix: str | None) -> None:
-    """Let workers claim from QUEUE again."""
+    """Let workers claim from QUEUE again.
+
+    \b
+    batchq resume mail
+    """
     with reach(url, prefix) as app:
         note_unknown_queue(app, queue)
         app.resume(queue)

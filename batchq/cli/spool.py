@@ -42,7 +42,12 @@ class SpoolGroup(LazyGroup):
 
 @click.group("spool", cls=SpoolGroup)
 def spool() -> None:
-    """Look after the spool on this host."""
+    """Look after the spool on this host.
+
+    \b
+    batchq spool status                   is it empty
+    batchq spool forward --watch
+    """
 
 
 @click.command("status")

@@ -121,6 +121,10 @@ def start(
     are served.
 
     \b
+    batchq start -n 8 tasks:app
+    batchq start -q critical:5 -q default --metrics-port 9464 tasks:app
+
+    \b
     TERM, INT   stop claiming, wait for running jobs, give back the rest; again: at once
     QUIT        at once
     HUP         reload: settings and app anew, without losing capacity

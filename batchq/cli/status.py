@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from batchq.cli.endings import NO_STORE, complain, flush, say
 from batchq.cli.output import Column, Table, fields, json_line, on_terminal, span, write
 from batchq.cli.params import reach, reaches_store, span_ms, takes_json
 from batchq.errors import StoreUnavailable
-
-if TYPE_CHECKING:
-    pass
 
 #: Totals whose growth a second is shown while watching.
 RATES = (("IN/S", "enqueued"), ("DONE/S", "completed"))
@@ -40,6 +37,10 @@ def status(as_json: bool, watch: bool, every_ms: int, pid_file: str | None, url:
 
     Exit code 4 if the store can't be reached; then the workers shown are those of this host, where a pid file is
     named.
+
+    \b
+    batchq status --watch
+    batchq status --json
     """
     with reach(url, prefix, only_look=True, brief=True) as app:
 
@@ -136,7 +137,10 @@ def _workers_line(workers: Sequence[dict[str, Any]]) -> str:
 def workers(as_json: bool, pid_file: str | None, url: str | None, prefix: str | None) -> None:
     """List the workers of all masters, and what each one runs. With --json one object a line.
 
-    While the store is away: those of this host, where a pid file is named.
+    The one whose job runs longest comes first. While the store is away: those of this host, where a pid file is named.
+
+    \b
+    batchq workers                        what is slow now
     """
     with reach(url, prefix, only_look=True, brief=True) as app:
         try:
@@ -147,7 +151,7 @@ def workers(as_json: bool, pid_file: str | None, url: str | None, prefix: str | 
                 raise
             say(f"batchq: {error}. These are the workers of this host, by its control socket")
             masters = [here]
-    found = [worker for master in masters for worker in master.get("workers", [])]
+    found = longest_first(worker for master in masters for worker in master.get("workers", []))
     if as_json:
         for worker in found:
             json_line(worker, indent=False)
@@ -158,6 +162,11 @@ def workers(as_json: bool, pid_file: str | None, url: str | None, prefix: str | 
     flush()
     if not found:
         say(f"batchq: {'no worker has started yet' if masters else 'no master is running on this store'}")
+
+
+def longest_first(workers: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The worker whose job runs longest, then the others, then those without a job."""
+    return sorted(workers, key=lambda one: (not one.get("job"), -(one.get("running_ms") or 0), str(one.get("id"))))
 
 
 def _worker_row(worker: dict[str, Any]) -> Sequence[str]:

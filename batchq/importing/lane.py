@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from batchq.clock import SYSTEM
+from batchq.config import Settings
 from batchq.errors import ConfigError
 from batchq.job import random_name
 
@@ -48,6 +49,9 @@ class State:
     finished: bool = False
     #: So many were rejected.
     rejected: int = 0
+    #: How far this run is, for those who look: rows, and bytes of the file.
+    rows: int = 0
+    read: int = 0
     #: The totals of the queues when it began.
     baseline: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -64,6 +68,11 @@ def stream_lane() -> str:
 
 def _hash(value: object) -> str:
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+
+
+def default_folder(settings: Settings) -> str:
+    """Where imports are remembered unless somebody says otherwise: beside the spool."""
+    return f"{settings.own_spool.rstrip('/')}.imports"
 
 
 class Ledger:
@@ -201,8 +210,9 @@ class Memory:
             self.state.sent = True
             self._write(flush=True)
 
-    def note(self) -> None:
+    def note(self, rows: int, read: int, rejected: int) -> None:
         """So far, when it is time."""
+        self.state.rows, self.state.read, self.state.rejected = rows, read, rejected
         if self.state.sent and not self.was_finished and time.monotonic() - self._written >= WRITE_S:
             self._write()
 

@@ -118,7 +118,7 @@ class Part:
     def moved(self, counts: Counts) -> None:
         self.watch.look(counts, self.source.read)
         if self.memory is not None:
-            self.memory.note()
+            self.memory.note(counts.rows, self.source.read, counts.rejected)
 
     def waiting(self, error: Exception) -> None:
         self.watch.say(f"batchq: {error}; trying again for {span(self.patience_ms)}")

@@ -16,7 +16,7 @@ from batchq.config import masked
 from batchq.errors import ConfigError
 from batchq.importing.build import Terms, check_delay, enveloped, plain, types_of
 from batchq.importing.formats import Opened, Wanted, check_character, open_rows
-from batchq.importing.lane import Ledger, Memory, stream_lane
+from batchq.importing.lane import Ledger, Memory, default_folder, stream_lane
 from batchq.importing.options import Options
 from batchq.importing.part import Part, in_words
 from batchq.importing.progress import Watch, sums, tell
@@ -27,7 +27,6 @@ from batchq.importing.source import Source, open_source
 from batchq.importing.wait import ENDS, wait
 from batchq.job import check_queue
 from batchq.registry import DEFAULT_QUEUE, HandlerSpec, check_name
-from batchq.stores import spool_path
 
 if TYPE_CHECKING:
     from batchq.app import App
@@ -214,9 +213,8 @@ class Session:
         """What is known of this import. Raises ConfigError where it can't go on from there."""
         settings, options = self._app.settings, self._options
         url = settings.store_url
-        spool = url.removeprefix("spool:") if url.startswith("spool:") else spool_path(settings)
         # The password may change, and is nobody's business.
-        store = os.path.realpath(spool) if url.startswith("spool:") else f"{masked(url)} {settings.prefix}"
+        store = os.path.realpath(settings.own_spool) if url.startswith("spool:") else f"{masked(url)} {settings.prefix}"
         name = f"name:{options.name}" if options.name is not None else os.path.realpath(source.path)
         facts = opened.facts | {
             "v": 1,
@@ -230,7 +228,7 @@ class Session:
             "new_ids": options.new_ids,
             "handler": "" if self._handler is None else str(inspect.signature(self._handler.function)),
         }
-        ledger = Ledger(options.state_dir or f"{spool.rstrip('/')}.imports", name, terms.job or "", store)
+        ledger = Ledger(options.state_dir or default_folder(settings), name, terms.job or "", store)
         return ledger.begin(
             source.fingerprint(),
             facts,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchq.app import App
+from batchq.cli.status import longest_first
 from batchq.clock import SYSTEM
 from batchq.config import masked
 from batchq.errors import BatchqError, StoreError
@@ -87,8 +88,7 @@ class Known:
     @property
     def workers(self) -> list[dict[str, Any]]:
         """Those that run longest first."""
-        found = [worker for master in self.masters for worker in master.get("workers", [])]
-        return sorted(found, key=lambda one: (not one.get("job"), -(one.get("running_ms") or 0), str(one.get("id"))))
+        return longest_first(worker for master in self.masters for worker in master.get("workers", []))
 
 
 class Looker(threading.Thread):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
+import click
 import pytest
 
 from batchq import __version__
 from batchq.cli.group import COMMANDS, cli
 
-from .conftest import Run, environment
+from .conftest import Run, Scene, environment
 
 
 def test_help_imports_nothing_heavy(run: Run) -> None:
@@ -35,6 +37,54 @@ def test_each_command_has_help(run: Run, name: str) -> None:
     long, short = run(name, "--help").ended(0), run(name, "-h").ended(0)
     assert long.out.startswith(f"Usage: batchq {name} ")
     assert long.out == short.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_shows_an_example(name: str) -> None:
+    """A line that can be copied, whose options there are."""
+    command = cli.get_command(None, name)  # type: ignore[arg-type]
+    assert command is not None
+    examples = [line.strip() for line in str(command.help).splitlines() if line.strip().startswith(f"batchq {name}")]
+    assert examples
+    known = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+    if isinstance(command, click.Group):
+        return
+    for example in examples:
+        words = re.split(r"\s{2,}", example)[0].split()
+        assert {word for word in words if word.startswith("-") and len(word) > 1} <= known
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(run: Run, shell: str) -> None:
+    """The script that the help names, and what it asks for: commands and options."""
+    asked = run(env={"_BATCHQ_COMPLETE": f"{shell}_source"}).ended(0)
+    assert "_BATCHQ_COMPLETE" in asked.out
+    words = {"bash": ("batchq d", "1"), "zsh": ("batchq d", "1"), "fish": ("batchq d", "d")}[shell]
+    env = {"_BATCHQ_COMPLETE": f"{shell}_complete", "COMP_WORDS": words[0], "COMP_CWORD": words[1]}
+    found = run(env=env).ended(0).out
+    assert all(name in found for name in ("dead", "doctor", "demo"))
+
+
+QUESTIONS = {
+    "What is slow now?": ["workers"],
+    "Which handler fails most?": ["dead", "--retrying"],
+    "On which host?": ["dead", "--by", "host", "--since", "1h"],
+    "What waits longest?": ["status"],
+    "What is due in the next hour?": ["jobs", "--due", "1h"],
+    "Why did that job die?": ["show", "d"],
+    "How far is the import?": ["imports"],
+    "Is the spool empty?": ["spool", "status"],
+}
+
+
+def test_the_help_answers_questions(run: Run, scene: Scene) -> None:
+    """Each question of an operator stands in the help, with a command that runs."""
+    scene.dead("d")
+    text = run("--help").ended(0).out
+    for question, command in QUESTIONS.items():
+        [line] = [line for line in text.splitlines() if question in line]
+        assert f"batchq {' '.join(command).replace(' d', ' ID') if command[0] == 'show' else ' '.join(command)}" in line
+        run(*command).ended(0)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
