@@ -98,7 +98,7 @@ def takes_spool(command: F) -> F:
 def configured() -> str:
     """The store's own directory where that is a spool, else the one that producers fall back to."""
     settings = reach().settings
-    return settings.store_url.removeprefix("spool:") if settings.store_url.startswith("spool:") else settings.spool
+    return settings.own_spool
 
 
 def takes_queue(command: F) -> F:
