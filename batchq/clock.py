@@ -54,6 +54,11 @@ monotonic_ns = time.monotonic_ns
 monotonic = time.monotonic
 
 
+def wall_ms(then_ns: int) -> int:
+    """What the wall clock showed, as it goes now, at that instant of the monotonic clock."""
+    return (time.time_ns() - time.monotonic_ns() + then_ns) // 1_000_000
+
+
 def due_ms(now_us: int) -> int:
     """The latest fire-time that is due at this instant: rounded down, so that nothing runs early."""
     return now_us // 1000

@@ -186,13 +186,12 @@ def _note(note: bytes) -> tuple[int, int, int, int, int, str, list[bytes]]:
 def _claims(queue: str, flat: Sequence[Any]) -> tuple[Claim, ...]:
     """id, token, row, note, ... as claims."""
     out = []
-    for i in range(0, len(flat), 4):
-        note = flat[i + 3]
+    for job_id, token, row, note in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True):
         if note:
             forgiven, crashes, lost = _note(note)[:3]
-            out.append(Claim(queue, flat[i].decode(), int(flat[i + 1]), flat[i + 2], forgiven, crashes, lost))
+            out.append(Claim(queue, job_id.decode(), int(token), row, forgiven, crashes, lost))
         else:
-            out.append(Claim(queue, flat[i].decode(), int(flat[i + 1]), flat[i + 2]))
+            out.append(Claim(queue, job_id.decode(), int(token), row))
     return tuple(out)
 
 

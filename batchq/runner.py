@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Coroutine
-from contextvars import Token
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,6 +41,10 @@ class Prepared(NamedTuple):
     enqueued_ms: int
     #: Since when its first attempt could run, by the store's clock.
     ready_ms: int = 0
+
+    @property
+    def handler(self) -> str:
+        return self.spec.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class Runner:
 
     def call(self, ready: Prepared, enter: Callable[[], None] | None = None) -> Outcome:
         """Calls the handler and catches every end, BaseException included. `enter` is called just before user code."""
-        token = _enter(ready)
+        token = context.enter(ready)
         try:
             if enter is not None:
                 enter()
@@ -118,7 +121,7 @@ class Runner:
     ) -> Outcome:
         """`call` for a coroutine function, inside an event loop and a task of its own. `cut_off`: why that task was
         cancelled; None where it was not."""
-        token = _enter(ready)
+        token = context.enter(ready)
         try:
             enter()
             return self._completed(ready, await ready.spec.function(*ready.args, **ready.kwargs))
@@ -220,23 +223,6 @@ class Runner:
         if self._loop is not None:
             self._loop.close()
             self._loop = None
-
-
-def _enter(ready: Prepared) -> Token[context.CurrentJob]:
-    """Says which job runs here from now on."""
-    claim = ready.claim
-    return context.enter(
-        context.CurrentJob(
-            claim.id,
-            claim.queue,
-            ready.spec.name,
-            claim.token,
-            claim.attempt,
-            ready.max_attempts,
-            ready.enqueued_ms,
-            SYSTEM.now_us() // 1000,
-        )
-    )
 
 
 def safe_text(error: BaseException) -> str:

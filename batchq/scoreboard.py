@@ -367,8 +367,8 @@ class Slot(Entry):
 
     @property
     def pool_is_quiet(self) -> bool:
-        """The master wants nothing to be claimed."""
-        return bool(_QUIET.unpack_from(self._memory, _AT_QUIET)[0])
+        """The master wants nothing to be claimed. Looked at before each job."""
+        return self._memory[_AT_QUIET] != 0
 
     def entries(self) -> list[Entry]:
         """Of a worker of many jobs at once; of others none."""
