@@ -14,6 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchq import context, log
+from batchq.job import Claim
+from batchq.registry import HandlerSpec
+from batchq.runner import Prepared
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +150,8 @@ def bare_root() -> Iterator[logging.Logger]:
 
 @contextlib.contextmanager
 def a_job() -> Iterator[None]:
-    token = context.enter(context.CurrentJob("01h", "mail", "deliver", 3, 2, 5, 0))
+    spec = HandlerSpec("deliver", print, "mail")
+    token = context.enter(Prepared(Claim("mail", "01h", 3, b"", forgiven=1), spec, [], {}, 5, 0, 0, 0))
     yield
     context.leave(token)
 
