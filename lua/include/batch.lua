@@ -18,7 +18,7 @@ local function read_batch(text)
 end
 
 local function write_batch(k, id, b)
-  local numbers = string.format('%.0f %.0f %.0f %.0f %d %d %d %.0f %.0f', b.total, b.completed, b.dead, b.cancelled,
+  local numbers = string.format('%d %d %d %d %d %d %d %d %d', b.total, b.completed, b.dead, b.cancelled,
     b.closed, b.complete, b.success, b.began, b.ended)
   redis.call('HSET', k.batches, id, table.concat({numbers, b.name, b.on_complete, b.on_success}, '\n'))
 end
@@ -26,7 +26,7 @@ end
 -- One callback: a job like any other. Its argument ends with the counts of this instant.
 local function call_back(k, id, head, b, us)
   if head == '' then return end
-  local row = string.format('{"t":%.0f,%s,"total":%.0f,"completed":%.0f,"dead":%.0f,"cancelled":%.0f}]}', due_ms(us), head,
+  local row = string.format('{"t":%d,%s,"total":%d,"completed":%d,"dead":%d,"cancelled":%d}]}', due_ms(us), head,
     b.total, b.completed, b.dead, b.cancelled)
   if redis.call('HEXISTS', k.rows, id) == 1 then return end
   redis.call('HSET', k.rows, id, row)

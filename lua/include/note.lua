@@ -14,7 +14,7 @@ local function read_note(text)
 end
 
 local function write_note(n)
-  return string.format('%.0f %.0f %.0f %d %.0f %s', n.forgiven, n.crashes, n.lost, n.cancel, n.since, n.reason) .. n.errors
+  return string.format('%d %d %d %d %d %s', n.forgiven, n.crashes, n.lost, n.cancel, n.since, n.reason) .. n.errors
 end
 
 -- Puts an error in front and keeps the newest five.

@@ -9,7 +9,7 @@ local function place(prioritized, priority, meta, ids, counter, sign)
   for i, id in ipairs(ids) do
     if level[i] then
       local at = MIDDLE + sign * redis.call('HINCRBY', meta, counter, 1)
-      redis.call('ZADD', prioritized, string.format('%.0f', at - BAND * tonumber(level[i])), id)
+      redis.call('ZADD', prioritized, string.format('%d', at - BAND * tonumber(level[i])), id)
     else
       plain[#plain + 1] = id
     end
