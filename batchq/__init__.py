@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from batchq.errors import StoreUnavailable as StoreUnavailable
     from batchq.errors import StoreVersion as StoreVersion
     from batchq.errors import UnknownHandler as UnknownHandler
+    from batchq.grouped import BatchJob as BatchJob
     from batchq.job import Job as Job
     from batchq.lifecycle import State as State
     from batchq.lifecycle import Word as Word
@@ -66,6 +67,7 @@ _HOMES = {
         "StoreVersion",
         "UnknownHandler",
     ),
+    "batchq.grouped": ("BatchJob",),
     "batchq.job": ("Job",),
     "batchq.lifecycle": ("State", "Word"),
     "batchq.refs": ("Enqueued", "JobDead", "JobRef", "ResultGone"),

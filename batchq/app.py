@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from batchq import config, context, sending
 from batchq.admin import PURGED, Listing, ask_all, check_state, find_job, purge_jobs, queues_of, read_stats, spool_stats
-from batchq.arity import Arity
 from batchq.backoff import BackoffLike
 from batchq.batch import Batch, find_batch, list_batches
 from batchq.batch import around as _batch
@@ -26,6 +25,8 @@ from batchq.clock import SYSTEM, Clock
 from batchq.errors import InternalError, milliseconds
 from batchq.handler import (
     AsyncHandler,
+    BatchDecorator,
+    BatchHandler,
     Call,
     Handler,
     JobDecorator,
@@ -205,6 +206,22 @@ class App:
         threads: bool = False,
     ) -> JobDecorator: ...
 
+    @overload
+    def job(
+        self,
+        /,
+        *,
+        batch: int,
+        linger: Duration = 0,
+        bisect: bool = False,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        max_attempts: int | None = None,
+        backoff: BackoffLike | None = None,
+        timeout: Duration | None = None,
+        result: bool | Duration = False,
+    ) -> BatchDecorator: ...
+
     def job(
         self,
         function: Callable[..., Any] | None = None,
@@ -218,6 +235,9 @@ class App:
         result: bool | Duration = False,
         batch_claim: bool = True,
         threads: bool = False,
+        batch: int | None = None,
+        linger: Duration | None = None,
+        bisect: bool = False,
     ) -> Any:
         """Registers a handler, under the function's name unless given.
 
@@ -225,10 +245,14 @@ class App:
         (attempt, error) -> seconds. `timeout`: seconds. `result`: True keeps what the handler returns for the setting
         `result_keep`, seconds keep it that long. `batch_claim=False`: a worker claims its jobs one at a time.
         `threads`: a plain function that workers with a `concurrency` may run on threads, beside others.
+
+        `batch=500`: the function is called with a list of up to so many jobs (`BatchJob`, see docs/batches.md); where
+        there are fewer it waits `linger` seconds for more; with `bisect` a call that raises is made again with each
+        half.
         Raises ConfigError for a wrong argument, and for a name that is taken.
         """
 
-        def register(function: Callable[..., Any]) -> Handler[Any, Any] | AsyncHandler[Any, Any]:
+        def register(function: Callable[..., Any]) -> Handler[Any, Any] | AsyncHandler[Any, Any] | BatchHandler:
             spec = make_spec(
                 function,
                 name=name,
@@ -239,10 +263,15 @@ class App:
                 keep_ms=check_keep(result, lambda: self.settings.result_keep_ms),
                 batch_claim=batch_claim,
                 threads=threads,
+                batch=batch,
+                linger=linger,
+                bisect=bisect,
             )
             self.registry.register(spec)
             if result is True:
                 self._keep_default.add(spec.name)
+            if spec.batch:
+                return BatchHandler(self, spec)
             return AsyncHandler(self, spec) if spec.is_async else Handler(self, spec)
 
         return register if function is None else register(function)
@@ -306,7 +335,7 @@ class App:
         """What `enqueue` by name uses: has the same methods as a handler, for a handler whose code is elsewhere."""
         if name in self.registry:
             spec = self.registry.get(name)
-            return Call(self, name, spec.queue, Arity(spec.function, name), JobOptions(), keeps=spec.keep_ms > 0)
+            return Call(self, name, spec.queue, spec.arity(), JobOptions(), keeps=spec.keep_ms > 0)
         return Call(self, check_name(name), DEFAULT_QUEUE, None, JobOptions(), keeps=None)
 
     def delay_ms(self, delay: Duration) -> int:

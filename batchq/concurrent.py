@@ -44,12 +44,17 @@ OFFER_S = 0.1
 
 
 def check_concurrency(registry: Registry, settings: Settings) -> None:
-    """Raises ConfigError for a plain function that nobody has said may run beside others."""
-    if settings.concurrency == 1 or settings.threads:
+    """Raises ConfigError for a plain function that nobody has said may run beside others, and for a batch handler."""
+    if settings.concurrency == 1:
         return
     served = [name for name, _ in settings.queues] or registry.queues()
     for spec in map(registry.get, registry.names()):
-        if spec.queue in served and not spec.is_async and not spec.threads:
+        if spec.queue in served and spec.batch:
+            raise ConfigError(
+                f"concurrency: {settings.concurrency} jobs at once, and handler {spec.name!r} ({place(spec.function)}) "
+                f"takes many jobs a call; serve its queue {spec.queue!r} by a pool of its own (-q), without concurrency"
+            )
+        if spec.queue in served and not settings.threads and not spec.is_async and not spec.threads:
             raise ConfigError(
                 f"concurrency: {settings.concurrency} jobs at once, and handler {spec.name!r} ({place(spec.function)}) "
                 "is a plain function, which may not bear that; mark it @app.job(threads=True), start with --threads, "

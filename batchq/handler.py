@@ -23,6 +23,7 @@ from batchq.tally import callback
 
 if TYPE_CHECKING:
     from batchq.app import App
+    from batchq.grouped import BatchJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -281,9 +282,7 @@ class _Registered(Call[P, R]):
 
     def __init__(self, app: App, spec: HandlerSpec) -> None:
         self.spec = spec
-        super().__init__(
-            app, spec.name, spec.queue, Arity(spec.function, spec.name), JobOptions(), keeps=spec.keep_ms > 0
-        )
+        super().__init__(app, spec.name, spec.queue, spec.arity(), JobOptions(), keeps=spec.keep_ms > 0)
         # Not its __dict__: a function's attribute `queue` is none of ours.
         functools.update_wrapper(cast("Callable[..., Any]", self), spec.function, updated=())
 
@@ -302,6 +301,20 @@ class AsyncHandler(_Registered[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         coroutine: Coroutine[Any, Any, R] = self.spec.function(*args, **kwargs)
         return coroutine
+
+
+class BatchHandler(_Registered[..., Any]):
+    """A function that takes many jobs of its kind at a time: its plain call takes a list of `BatchJob`s, its jobs have
+    what arguments they like."""
+
+    def __call__(self, jobs: list[BatchJob], /) -> Any:
+        return self.spec.function(jobs)
+
+
+class BatchDecorator(Protocol):
+    """What `@app.job(batch=...)` is."""
+
+    def __call__(self, function: Callable[[list[BatchJob]], Any], /) -> BatchHandler: ...
 
 
 class JobDecorator(Protocol):

@@ -945,7 +945,8 @@ class Master:
             for worker, job_id, token in renewal.marks:
                 child = children[worker]
                 for entry, run in child.slot.under_way():
-                    is_it = (run.queue, run.id, run.token) == (queue, job_id, token)
+                    # One of many can't be interrupted alone: the mark is obeyed with its outcome.
+                    is_it = (run.queue, run.id, run.token) == (queue, job_id, token) and not run.whole
                     if is_it and run.number not in child.orders:
                         log.event("info", "cancelling", worker=worker, **named([run]))
                         give_order(child, entry, run, scoreboard.CANCEL)

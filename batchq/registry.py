@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Literal
 
+from batchq.arity import Arity
 from batchq.backoff import BackoffLike, Called, Curve, as_backoff
 from batchq.errors import ConfigError, UnknownHandler, milliseconds
 from batchq.job import check_id, check_priority, check_queue
@@ -84,6 +85,16 @@ class HandlerSpec:
     is_async: bool = False
     #: A plain function that may run on a thread, beside others.
     threads: bool = False
+    #: How many jobs one call takes; 0: a call is for one job, with its arguments.
+    batch: int = 0
+    #: How long a call waits for more jobs.
+    linger_ms: int = 0
+    #: Where a call raises it is made again for each half.
+    bisect: bool = False
+
+    def arity(self) -> Arity | None:
+        """What its jobs can be called with; None: anything, for the function takes jobs."""
+        return None if self.batch else Arity(self.function, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,9 @@ def make_spec(
     keep_ms: int,
     batch_claim: bool,
     threads: bool,
+    batch: int | None = None,
+    linger: Duration | None = None,
+    bisect: bool = False,
 ) -> HandlerSpec:
     """Checks what `@app.job` was given. Raises ConfigError that names the handler and the argument."""
     if not callable(function):
@@ -151,9 +165,34 @@ def make_spec(
             batch_claim,
             _is_async(function),
             threads,
+            *_check_batch(function, batch, linger, bisect),
         )
     except ConfigError as error:
         raise ConfigError(f"handler {name!r:.100} ({place(function)}): {error}") from None
+
+
+#: The most jobs of one call, and how long one may wait for more.
+MOST_JOBS, LINGER_MAX_MS = 10_000, 60_000
+
+
+def _check_batch(function: Callable[..., Any], batch: object, linger: object, bisect: object) -> tuple[int, int, bool]:
+    """batch, linger in ms, bisect; (0, 0, False) for a handler of single jobs. Raises ConfigError."""
+    if batch is None:
+        if linger is not None or bisect:
+            raise ConfigError("linger, bisect: are for batch handlers; say how many jobs one call takes: batch=500")
+        return 0, 0, False
+    if not isinstance(bisect, bool):
+        raise ConfigError(f"bisect: expected True or False, found {bisect!r:.100}")
+    if check_count(batch, "batch") > MOST_JOBS:
+        raise ConfigError(f"batch: expected at most {MOST_JOBS} jobs a call, found {batch}")
+    linger_ms = 0 if linger in (None, 0) else check_duration(linger, "linger")
+    if linger_ms > LINGER_MAX_MS:
+        raise ConfigError(f"linger: expected at most {LINGER_MAX_MS // 1000} s, found {linger!r:.100}")
+    try:
+        Arity(function, "it").check(([],), {})
+    except TypeError as error:
+        raise ConfigError(f"batch: its function is called with one argument, the list of jobs: {error}") from None
+    return int(str(batch)), linger_ms, bisect
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -15,6 +15,7 @@ from batchq.backoff import DEFAULT, Called, Curve
 from batchq.clock import SYSTEM
 from batchq.config import Settings
 from batchq.errors import Dead, JobCancelled, JobTimeout, Retry, Snooze, UnknownHandler
+from batchq.grouped import Group
 from batchq.job import SNOOZE_MIN_MS, Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, pack_error
 from batchq.registry import HandlerSpec, Registry
 
@@ -102,15 +103,16 @@ class Runner:
         return self.call(ready) if isinstance(ready, Prepared) else ready
 
     def call(self, ready: Prepared, enter: Callable[[], None] | None = None) -> Outcome:
-        """Calls the handler and catches every end, BaseException included. `enter` is called just before user code."""
+        """Calls the handler (one of batches with just this job), and catches every end, BaseException included. `enter`
+        is called just before user code."""
+        if ready.spec.batch:
+            return Group(self, [ready]).call(enter)[0]
         token = context.enter(ready)
         try:
             if enter is not None:
                 enter()
-            result = ready.spec.function(*ready.args, **ready.kwargs)
-            if ready.spec.is_async:
-                result = self._wait_for(result)
-            return self._completed(ready, result)
+            result = self.result_of(ready.spec, ready.spec.function(*ready.args, **ready.kwargs))
+            return self.completed(ready, result)
         except BaseException as error:  # noqa: BLE001 - SystemExit in a handler is a failed attempt, not the worker's end
             return self.outcome_of(ready, error)
         finally:
@@ -124,7 +126,7 @@ class Runner:
         token = context.enter(ready)
         try:
             enter()
-            return self._completed(ready, await ready.spec.function(*ready.args, **ready.kwargs))
+            return self.completed(ready, await ready.spec.function(*ready.args, **ready.kwargs))
         except asyncio.CancelledError as error:
             return self.outcome_of(ready, cut_off() or error)
         except BaseException as error:  # noqa: BLE001 - the same
@@ -144,7 +146,12 @@ class Runner:
             loop.close()
             raise
 
-    def _completed(self, ready: Prepared, result: Any) -> Completed:
+    def result_of(self, spec: HandlerSpec, value: Any) -> Any:
+        """What a call of the handler gave, awaited where that is needed."""
+        return self._wait_for(value) if spec.is_async else value
+
+    def completed(self, ready: Prepared, result: Any) -> Completed:
+        """It went well. Raises TypeError or ValueError for a result that can't be kept."""
         if ready.keep_ms <= 0:
             return Completed(ready.claim)
         data = payload.pack(result, "result")

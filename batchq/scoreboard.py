@@ -60,8 +60,9 @@ _AT_WHO, _AT_COUNTS, _AT_PROCESS, _AT_RUN, _AT_ORDER, _AT_HEARD, _AT_ANEW, _AT_B
 BOOTING, IDLE, BUSY, STOPPING, QUIET = range(5)
 STATES = ("booting", "idle", "busy", "stopping", "quiet")
 
-#: How a run can be met: by an order, or on a thread, where nothing can be raised.
-_OVER_NOW, _OPEN, _ON_THREAD = range(3)
+#: How a run can be met: by an order, or on a thread, where nothing can be raised; and one by an order that is of many
+#: jobs.
+_OVER_NOW, _OPEN, _ON_THREAD, _WHOLE = range(4)
 
 #: What the master can order for one run.
 NOTHING, TIMED_OUT, CANCEL, INTERRUPT = range(4)
@@ -85,9 +86,13 @@ class Run(NamedTuple):
     torn: bool = False
     #: It runs on a thread: no order reaches it, only the end of the whole worker.
     on_thread: bool = False
+    #: One call for many jobs: all that its worker holds on that queue. The id is that of the first.
+    whole: bool = False
 
     def is_of(self, claim: Claim) -> bool:
-        """Whether this run is that claim's."""
+        """Whether this run is that claim's, one of those that its worker holds."""
+        if self.whole:
+            return self.queue == claim.queue
         return (self.queue, self.id, self.token) == (claim.queue, claim.id, claim.token)
 
 
@@ -224,15 +229,24 @@ class Entry:
 
     # -- the worker writes
 
-    def begin(self, claim: Claim, handler: str, started_ns: int, timeout_ms: int, *, on_thread: bool = False) -> int:
-        """The handler is about to be called. Answers the number of the run."""
+    def begin(
+        self,
+        claim: Claim,
+        handler: str,
+        started_ns: int,
+        timeout_ms: int,
+        *,
+        on_thread: bool = False,
+        whole: bool = False,
+    ) -> int:
+        """The handler is about to be called; see Run for `whole`. Answers the number of the run."""
         self._number += self._step
         n = self._number
         _RUN.pack_into(
             self._memory,
             self._at_run,
             n,
-            _ON_THREAD if on_thread else _OPEN,
+            _WHOLE if whole else _ON_THREAD if on_thread else _OPEN,
             claim.token,
             started_ns,
             timeout_ms,
@@ -291,6 +305,7 @@ class Entry:
         return Run(
             *(before, bool(under_way) or torn, token, started, timeout, queue, job_id, handler, torn),
             on_thread=under_way == _ON_THREAD,
+            whole=under_way == _WHOLE,
         )
 
 

@@ -16,13 +16,14 @@ Handlers run in the calling thread through the same runner as in a worker; nothi
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchq.batch import around
 from batchq.clock import ManualClock
 from batchq.errors import BatchqError, milliseconds
-from batchq.job import Buried, Claim, Outcome
+from batchq.job import Buried, Claim, Outcome, Released
 from batchq.lifecycle import Word
 from batchq.memory_store import MemoryStore
 from batchq.registry import Duration
@@ -73,8 +74,8 @@ class Harness:
         Raises BatchqError after `limit` attempts: jobs that enqueue each other for ever.
         """
         ran: list[Ran] = []
-        while (one := self._run_next()) is not None:
-            ran.append(one)
+        while some := self._run_next():
+            ran += some
             if len(ran) >= limit:
                 raise BatchqError(
                     f"run_pending: still not done after {limit} attempts; do the jobs enqueue each other?"
@@ -118,28 +119,50 @@ class Harness:
 
     # -- one attempt ----------------------------------------------------------------------------------------------
 
-    def _run_next(self) -> Ran | None:
+    def _run_next(self) -> list[Ran]:
+        """One call of a handler: one attempt, or one for each job of a batch handler."""
         worker = f"testing-{self._depth}"
         for queue in self.store.queues():
             self.store.register(queue, worker, _LEASE_MS)
             for claim in self.store.claim(queue, worker, 1, 0).claims:
                 return self._run(queue, worker, claim)
-        return None
+        return []
 
-    def _run(self, queue: str, worker: str, claim: Claim) -> Ran:
+    def _run(self, queue: str, worker: str, claim: Claim) -> list[Ran]:
         self._start()
+        tail: deque[Claim] = deque()
         self._depth += 1
         # What the handler enqueues is no part of a batch around the test.
         token = around.set(None)
         try:
-            outcome: Outcome = self._runner.run(claim)
+            outcomes = self._call(queue, worker, claim, tail)
         finally:
             around.reset(token)
             self._depth -= 1
-        [word] = self.store.exchange(queue, worker, [outcome], 0, 0).words
-        if word is Word.DEAD or (word is Word.OK and isinstance(outcome, Buried)):
-            self._tell_dead(queue, claim.id)
-        return Ran(outcome, word)
+        words = self.store.exchange(queue, worker, [*outcomes, *map(Released, tail)], 0, 0).words
+        ran = [Ran(outcome, word) for outcome, word in zip(outcomes, words, strict=False)]
+        for one in ran:
+            if one.word is Word.DEAD or (one.word is Word.OK and isinstance(one.outcome, Buried)):
+                self._tell_dead(queue, one.id)
+        return ran
+
+    def _call(self, queue: str, worker: str, claim: Claim, tail: deque[Claim]) -> list[Outcome]:
+        """What can't run with it is left in the tail."""
+        from batchq.grouped import gather, run_group
+        from batchq.runner import Prepared
+
+        ready = self._runner.prepare(claim)
+        if not isinstance(ready, Prepared) or not ready.spec.batch:
+            return [self._runner.run(claim)]
+        # Nobody enqueues while it would linger: the clock stands.
+        group = gather(
+            ready,
+            tail,
+            self._runner.prepare,
+            lambda want, held: self.store.claim(queue, worker, want, held).claims,
+            lambda seconds: False,
+        )
+        return run_group(self._runner, group, lambda some, call: call(None))
 
     def _start(self) -> None:
         if self._started:

@@ -17,7 +17,8 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 
 from batchq import context, log, scoreboard
@@ -27,13 +28,15 @@ from batchq.config import Settings
 from batchq.desk import Desk
 from batchq.desk import boot_id as boot_id
 from batchq.errors import JobCancelled, JobTimeout, StoreError, StoreUnavailable
+from batchq.grouped import gather, run_group
 from batchq.job import Claim, Outcome, Released, Retried
+from batchq.lifecycle import Word
 from batchq.pace import SURPRISE_MS, Order, Pace, Runtimes
 from batchq.recycle import Recycling
 from batchq.runner import Interrupted, Prepared, Runner
 from batchq.scoreboard import Slot
 from batchq.signals import drain
-from batchq.store import Store, Waiter
+from batchq.store import MAX_JOBS, Store, Waiter
 
 #: Exit codes of a worker, for its master.
 DONE, BROKEN, UNSETTLED = 0, 70, 71
@@ -41,7 +44,7 @@ DONE, BROKEN, UNSETTLED = 0, 70, 71
 #: Where the code of the stores is, and that which calls handlers.
 _HERE = os.path.dirname(__file__)
 _STORES = tuple(os.path.join(_HERE, name) for name in ("redis_store.py", "connect.py", os.path.join("spool", "")))
-_RUNNER = os.path.join(_HERE, "runner.py")
+_RUNNERS = (os.path.join(_HERE, "runner.py"), os.path.join(_HERE, "grouped.py"))
 
 #: A worker of a pool that is quiet looks so often whether it still is.
 REST_S = 1.0
@@ -66,6 +69,8 @@ class Worker:
         self._desk = Desk(app, store, settings, slot, self._names, self._runner)
         self._runtimes = Runtimes()
         self._paces = {name: Pace() for name in self._names}
+        #: What a batch handler wants next from a queue.
+        self._wants: dict[str, int] = {}
         #: A plain flag: a signal handler sets it, and may not take a lock.
         self._stop = False
         self._recycling = Recycling(settings)
@@ -120,6 +125,11 @@ class Worker:
     @property
     def stopping(self) -> bool:
         return self._stop
+
+    @property
+    def _is_resting(self) -> bool:
+        """Nothing more is to be begun."""
+        return self._stop or self._slot.pool_is_quiet
 
     def _loop(self) -> None:
         waiter: Waiter | None = None
@@ -182,7 +192,7 @@ class Worker:
     def _turn(self) -> bool:
         """One round: asks the queues in their order until one has something, and runs that. False: none had."""
         for queue in self._order.next():
-            claims = self._exchange(queue, self._paces[queue].want)
+            claims = self._exchange(queue, self._wants.pop(queue, 0) or self._paces[queue].want)
             if claims:
                 self._slot.say(scoreboard.BUSY, self._desk.claimed)
                 self._run_batch(queue, claims)
@@ -231,59 +241,101 @@ class Worker:
         try:
             while True:
                 with self._lock:
-                    if self._stop or self._slot.pool_is_quiet:
+                    if self._is_resting:
                         self._give_back()
                     if not self._tail:
                         break
                     claim = self._tail.popleft()
                     ready = self._runner.prepare(claim)
-                    if isinstance(ready, Prepared):
+                    grouped = isinstance(ready, Prepared) and ready.spec.batch > 0
+                    if isinstance(ready, Prepared) and not grouped:
                         alone = not ready.spec.batch_claim or not self._runtimes.is_short(ready.spec.name)
                         if alone and (self._finished or self._tail):
                             self._give_back()
-                    self._running_since = monotonic_ns()
-                if isinstance(ready, Prepared):
-                    outcome = self._call(ready)
-                    ran += 1
+                    self._running_since = 0 if grouped else monotonic_ns()
+                if not isinstance(ready, Prepared):
+                    outcomes: list[Outcome] = [ready]
                 else:
-                    outcome = ready
+                    outcomes = self._run_group(queue, ready) if grouped else [self._call(ready)]
+                    ran += len(outcomes)
                 with self._lock:
                     self._running_since = 0
-                    self._finished.append(outcome)
+                    self._finished += outcomes
         finally:
             self._batch.clear()
         self._paces[queue].ran(ran, (monotonic_ns() - began) / 1e6, surprise=self._surprised)
 
+    def _run_group(self, queue: str, first: Prepared) -> list[Outcome]:
+        """One call of a batch handler, for as many jobs as it takes; none where the worker is to rest meanwhile."""
+        group = gather(first, self._tail, self._runner.prepare, partial(self._claim_more, queue), self._linger)
+        with self._lock:
+            if self._is_resting:
+                # Given back with the rest, in its order.
+                self._tail.extendleft(ready.claim for ready in reversed(group))
+                return []
+            # One that crashed runs alone, and nothing is claimed behind it.
+            self._wants[queue] = 1 if first.claim.crashes else min(first.spec.batch, MAX_JOBS)
+            # What stands behind it is for others; and should the worker die, all that it holds is what ran.
+            self._give_back()
+            self._running_since = monotonic_ns()
+        return run_group(self._runner, group, self._attempt)
+
+    def _claim_more(self, queue: str, want: int, held: int) -> Sequence[Claim]:
+        """Claims beside what is held already; nothing where the answer is odd: the next round looks into it."""
+        with self._lock:
+            if self._is_resting:
+                return ()
+            claimed = self._store.claim(queue, self._desk.id, min(want, MAX_JOBS), held + len(self._finished))
+            if claimed.word is not Word.OK:
+                return ()
+            self._desk.claimed += len(claimed.claims)
+            return claimed.claims
+
+    def _linger(self, seconds: float) -> bool:
+        """Waits for more jobs to come. False: the worker is to rest."""
+        select.select([self._wakeup_fd], [], [], seconds)
+        drain(self._wakeup_fd)
+        return not self._is_resting
+
     def _call(self, ready: Prepared) -> Outcome:
-        """Runs one handler between its marks on the scoreboard."""
+        """Runs one handler."""
+        return self._attempt([ready], lambda enter: [self._runner.call(ready, enter)])[0]
+
+    def _attempt(self, group: Sequence[Prepared], call: Callable[[Callable[[], None]], list[Outcome]]) -> list[Outcome]:
+        """Makes one call of a handler between its marks on the scoreboard: for one job, or for many of a batch."""
+        ready = group[0]
         self._ordered = scoreboard.NOTHING
         self._limit_ms = ready.timeout_ms
         started = monotonic_ns()
 
         def enter() -> None:
             # As late as can be: what is killed behind this mark and before the handler's first line is charged for it.
-            self._open_run = number = self._slot.begin(ready.claim, ready.spec.name, started, ready.timeout_ms)
+            self._open_run = number = self._slot.begin(
+                ready.claim, ready.spec.name, started, ready.timeout_ms, whole=len(group) > 1
+            )
             if self._early_run == number:
                 self._obey(number)
 
         try:
             try:
-                outcome = self._runner.call(ready, enter)
+                outcomes = call(enter)
             finally:
                 self._open_run = 0
                 context.waiting_order = None
         except (JobTimeout, JobCancelled, Interrupted) as late:
             # The order came in the instant between the handler's end and the line above.
-            outcome = self._runner.outcome_of(ready, late)
+            outcomes = [self._runner.outcome_of(one, late) for one in group]
         if self._is_copy:
             # The handler came back twice. The copy is no worker: it must settle and claim nothing.
             os._exit(DONE)
         self._slot.end()
         self._runtimes.ran(ready.spec.name, (monotonic_ns() - started) / 1e6)
-        outcome = self._as_ordered(ready, outcome)
+        if self._ordered != scoreboard.NOTHING:
+            outcomes = [self._as_ordered(one, outcome) for one, outcome in zip(group, outcomes, strict=True)]
         if self._slot.meter is not None:
-            self._slot.meter.ran(ready, outcome, started)
-        return outcome
+            for one, outcome in zip(group, outcomes, strict=True):
+                self._slot.meter.ran(one, outcome, started)
+        return outcomes
 
     def _as_ordered(self, ready: Prepared, outcome: Outcome) -> Outcome:
         """Once a limit has fired, the attempt is a timeout, whatever the handler made of it."""
@@ -374,7 +426,7 @@ def _is_inside_store(frame: FrameType | None) -> bool:
         file = frame.f_code.co_filename
         if file.startswith(_STORES):
             return True
-        if file == _RUNNER:
+        if file in _RUNNERS:
             return False
         frame = frame.f_back
     return False

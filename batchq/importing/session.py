@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from batchq.arity import Arity
 from batchq.cli.endings import DONE, FAILED, say
 from batchq.cli.output import clean
 from batchq.clock import SYSTEM
@@ -49,7 +48,7 @@ class Session:
             self._handler = app.registry.get(job)
         #: Of all files, where a path was given.
         self._shared: Rejects | None = None
-        self._arity = None if self._handler is None else Arity(self._handler.function, self._handler.name)
+        self._arity = None if self._handler is None else self._handler.arity()
 
     def run(self, files: Sequence[str]) -> int:
         """Imports them; answers the exit code."""
@@ -153,6 +152,11 @@ class Session:
     def _types(self, names: Sequence[str], positional: bool) -> dict[str, str]:
         """The columns' types by the handler's annotations."""
         assert self._handler is not None
+        if self._handler.batch:
+            raise ConfigError(
+                f"--types handler: {self._handler.name} takes jobs by the batch: no annotation says what one of them "
+                "is called with; write --types COL:TYPE,..."
+            )
         return types_of(self._handler.function, self._handler.name, names, positional=positional)
 
     def _check_header(self, opened: Opened, shown: str) -> None:
