@@ -5,6 +5,7 @@
 PY := .venv/bin/python
 SECONDS ?= 60
 SEED ?=
+STORE ?=
 ROUNDS ?= 5
 
 help: ## this list
@@ -26,8 +27,8 @@ types: ## mypy --strict
 test: ## the tests that run by default
 	.venv/bin/pytest
 
-chaos: ## long runs with kills: make chaos SECONDS=60 SEED=7
-	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -n 0 -m "slow or not slow" tests/chaos -s
+chaos: ## long runs with kills: make chaos SECONDS=60 SEED=7 STORE=spool
+	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -n 0 -m "slow or not slow" tests/chaos -s $(if $(STORE),-k $(STORE))
 
 bench: ## the benchmarks, one after the other
 	for b in enqueue drain retry latency fairness heavy cost idle growth promote; do $(PY) benchmarks/$$b.py || exit 1; done

@@ -22,6 +22,7 @@ import psutil
 from batchq.config import Settings, load
 from batchq.job import Job, NewJob, QueueStats, new_id, pack_row
 from batchq.lifecycle import unaccounted
+from batchq.spool.check import Level, check
 from batchq.store import Store
 from batchq.stores import open_store
 from tests.process.ledger import WRITER, Ledger
@@ -324,6 +325,15 @@ class Rig:
             self.store.close()
             # Shown by pytest where the test failed.
             print(self.logs())
+        if self.kind == "spool":
+            check_spool(self.url.removeprefix("spool:"))
+
+
+def check_spool(path: str) -> None:
+    """Whatever happened to a spool, `batchq spool check` has nothing to mend in it."""
+    if os.path.exists(path):
+        found = [one for one in check(path) if one.level is not Level.NOTE and "moved aside" not in one.text]
+        assert not found, found
 
 
 def _environment(pid: int, needle: bytes) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from tests.servers import flavours
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-NAMES = ("cost", "drain", "enqueue", "fairness", "growth", "heavy", "idle", "latency", "promote", "retry")
+NAMES = ("cost", "drain", "enqueue", "fairness", "growth", "heavy", "idle", "latency", "promote", "retry", "size")
 DEADLINE_S = 100
 
 
@@ -34,7 +34,7 @@ def smoke(name: str, tmp: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", [*NAMES, "outage"])
+@pytest.mark.parametrize("name", [*NAMES, "outage", "spool_peers"])
 def test_first_line_is_the_question(name: str) -> None:
     """A benchmark says what it wants to know before anything else."""
     doc = ast.get_docstring(ast.parse((BENCHMARKS / f"{name}.py").read_text()))
@@ -68,6 +68,13 @@ def test_outage_loses_nothing(tmp_path: Path) -> None:
     [extra, workers] = re.findall(r"\d+", told["run twice"])
     assert int(extra) <= int(workers)
     assert {"first job done", "full rate again", "first enqueue while it is away", "those after it"} <= told.keys()
+
+
+def test_comparison_with_other_queues_in_files_runs(tmp_path: Path) -> None:
+    """Without any of them, which a test does not install."""
+    rows = [line for line in smoke("spool_peers", tmp_path) if line.startswith("spool ")]
+    assert len(rows) == 5
+    assert all("/s" in row and row.endswith("flushed") for row in rows), rows
 
 
 def test_comparison_with_other_queues_runs(tmp_path: Path) -> None:

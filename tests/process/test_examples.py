@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 import pytest
 
+from batchq import App
 from tests.process.conftest import STORES
 from tests.servers import Servers, free_port
 
@@ -174,3 +175,43 @@ def test_cpu_heavy(shell: Shell) -> None:
     master.send_signal(signal.SIGINT)
     assert master.wait(DEADLINE_S) == 0
     assert not psutil.wait_procs(workers, timeout=10)[1]
+
+
+PRODUCED = """
+import json
+from batchq import App
+
+app = App()
+
+
+@app.job(queue="webhooks")
+def deliver(url, body):
+    with open("delivered", "a") as file:
+        file.write(json.dumps([url, body]) + "\\n")
+"""
+
+URL = 'https://example.org/it\'s a "hook"'
+
+
+@pytest.mark.parametrize("language", ["sh", "node"])
+def test_job_from_another_language_runs(tmp_path: Path, language: str) -> None:
+    """A shell script and a Node program enqueue by a file; the job runs with what they gave."""
+    if shutil.which(language) is None:
+        pytest.skip(f"NOT TESTED: no {language} on PATH, so the producer in it is not tried")
+    shell = Shell(tmp_path, f"spool:{tmp_path / 'spool'}")
+    (tmp_path / "app.py").write_text(PRODUCED)
+    made = App(f"spool:{tmp_path / 'spool'}")
+    made.store.close()
+    body = {"order": 17, "note": "ümläut"}
+    arguments = [json.dumps(URL), json.dumps(body)]
+    if language == "sh":
+        command = ["sh", str(EXAMPLES / "produce.sh"), str(tmp_path / "spool"), "webhooks", "deliver", *arguments]
+    else:
+        lists = [f"[{','.join(arguments)}]"] * 2
+        command = ["node", str(EXAMPLES / "produce.mjs"), str(tmp_path / "spool"), "webhooks", "deliver", *lists]
+    subprocess.run(command, check=True, timeout=DEADLINE_S)
+    shell.run("batchq start app:app -n 1 -q webhooks --burst")
+    delivered = [json.loads(line) for line in (tmp_path / "delivered").read_text().splitlines()]
+    assert delivered == [[URL, body]] * (1 if language == "sh" else 2)
+    assert json.loads(shell.run("batchq spool status --json"))["bad"] == 0
+    assert os.listdir(tmp_path / "spool" / "inbox" / "tmp") == []
