@@ -1,6 +1,6 @@
 # The commands of this repository; `make help` lists them. Everything runs in .venv, which `make setup` makes.
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types test chaos bench bench-peers demo dist clean
+.PHONY: help setup check lint types test docs chaos bench bench-peers demo dist clean
 
 PY := .venv/bin/python
 SECONDS ?= 60
@@ -36,6 +36,13 @@ bench: ## the benchmarks, one after the other
 bench-peers: ## batchq beside other job queues, which are installed into environments of their own: make bench-peers ROUNDS=2
 	$(PY) benchmarks/compare.py --rounds $(ROUNDS) --json benchmarks/results/peers.json
 	$(PY) benchmarks/compare.py --report benchmarks/results/peers.json
+
+docs: ## the documentation in ./site, with its links checked; make docs-serve shows it while it is written
+	.venv/bin/pip install -q -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict -q
+
+docs-serve:
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs serve
 
 demo: ## the main job on generated input
 	.venv/bin/batchq demo
