@@ -204,6 +204,7 @@ class App:
         result: bool | Duration = False,
         batch_claim: bool = True,
         threads: bool = False,
+        offline: bool = False,
     ) -> JobDecorator: ...
 
     @overload
@@ -220,6 +221,7 @@ class App:
         backoff: BackoffLike | None = None,
         timeout: Duration | None = None,
         result: bool | Duration = False,
+        offline: bool = False,
     ) -> BatchDecorator: ...
 
     def job(
@@ -238,13 +240,15 @@ class App:
         batch: int | None = None,
         linger: Duration | None = None,
         bisect: bool = False,
+        offline: bool = False,
     ) -> Any:
         """Registers a handler, under the function's name unless given.
 
         `max_attempts`: tries before a job is dead (setting: 5). `backoff`: a policy, a list of seconds, or a function
         (attempt, error) -> seconds. `timeout`: seconds. `result`: True keeps what the handler returns for the setting
         `result_keep`, seconds keep it that long. `batch_claim=False`: a worker claims its jobs one at a time.
-        `threads`: a plain function that workers with a `concurrency` may run on threads, beside others.
+        `threads`: a plain function that workers with a `concurrency` may run on threads, beside others. `offline`: may
+        run from this host's fallback spool while the server is away.
 
         `batch=500`: the function is called with a list of up to so many jobs (`BatchJob`, see docs/batches.md); where
         there are fewer it waits `linger` seconds for more; with `bisect` a call that raises is made again with each
@@ -266,6 +270,7 @@ class App:
                 batch=batch,
                 linger=linger,
                 bisect=bisect,
+                offline=offline,
             )
             self.registry.register(spec)
             if result is True:

@@ -16,8 +16,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 from batchq import __version__, autoreload, log, newborn, scoreboard, stacks
 from batchq.admin import spool_stats
@@ -44,11 +44,14 @@ from batchq.runner import Runner
 from batchq.scoreboard import Owner, Run, Scoreboard
 from batchq.signals import Signals, block, unblock
 from batchq.store import PROMOTE_LIMIT, Waiter
-from batchq.stores import attach_inbox, open_store
+from batchq.stores import attach_inbox, make_offline, open_store
 from batchq.sweeps import Death, LeaseWatch, expire, reap_left, reap_lost, reap_own
 from batchq.titles import set_title
 from batchq.watchdog import Step, Watchdog
 from batchq.worker import ORDER_SIGNAL, UNSETTLED, boot_id
+
+if TYPE_CHECKING:
+    from batchq.offline import Offline, Shelf
 
 Burst = Literal["all", "ready"]
 
@@ -148,6 +151,8 @@ class Master:
         self._at_once = False
         self._interrupted = False
         self._outage_since: float | None = None
+        #: Runs what may run meanwhile.
+        self._offline: Offline | None = None
         #: How often the store was away.
         self._outages = 0
         self._waiter_fd: int | None = None
@@ -175,6 +180,9 @@ class Master:
             self._store = open_store(self._settings.store_url, self._settings)
             self._store.be_brisk()
             attach_inbox(self._store, self._settings)
+            self._offline = make_offline(
+                self._store, self._settings, self._app.registry, self._names, self._serve_offline
+            )
             try:
                 return self._run()
             finally:
@@ -300,6 +308,7 @@ class Master:
             self._dump = None
         if self._stop_at is not None:
             return self._stopped()
+        self._drive_offline()
         self._mourning.drive(self._children.values(), quiet=self._board.quiet)
         self._watch_claims()
         self._drive_reload()
@@ -534,6 +543,9 @@ class Master:
         self._with_store(lambda: self._renew(self._settings.lease_ms + int(took_s * 4000)))
         self._deafen()
         self._waiter.close()
+        if self._offline is not None:
+            # It ends by itself; should the store still be away, the next image begins another.
+            self._offline.stop()
         self._store.before_fork()
         block()
         left = Heritage(
@@ -603,6 +615,8 @@ class Master:
         self._stop_at = SYSTEM.monotonic() + self._settings.shutdown_timeout_ms / 1000
         if self._check is not None:
             signal_group(self._check.pid, signal.SIGKILL)
+        if self._offline is not None:
+            self._offline.stop()
         for child in self._children.values():
             signal_one(child.pid, signal.SIGTERM)
 
@@ -624,6 +638,9 @@ class Master:
                 interrupt(child)
         if self._children and now >= self._stop_at + last_grace and not self._at_once:
             self._kill_all()
+        if self._offline is not None and self._offline.pid is not None and not self._at_once:
+            # It has the same time to stop in, and a moment to give back what it interrupts.
+            return now >= self._stop_at + 2 * last_grace
         return not self._children and (not self._unreaped or self._at_once or now >= self._stop_at)
 
     # -- children
@@ -687,6 +704,50 @@ class Master:
         for child in self._children.values():
             os.close(child.stacks_fd)
 
+    # -- handlers that run while the store is away
+
+    def _drive_offline(self) -> None:
+        offline = self._offline
+        if offline is None:
+            return
+        if self._outage_since is not None:
+            offline.drive(self._outage_since)
+        else:
+            self._with_store(lambda: offline.drive(None))
+
+    def _serve_offline(self, shelf: Shelf) -> int:
+        """Forks the pool that serves what waits here; its workers are as many as this one's."""
+        settings = replace(
+            self._settings,
+            url=f"spool:{shelf.path}",
+            pid_file=None,
+            metrics_port=None,
+            fallback=False,
+            processes=self._want,
+        )
+        self._store.before_fork()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        block()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                code = FAILED
+                try:
+                    os.setpgid(0, 0)
+                    self._let_go()
+                    from batchq.offline import reopen
+
+                    reopen(shelf)
+                    code = Master(self._app, settings, self._queues).run()
+                except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run the master's code
+                    log.event("error", "offline_failed", pid=os.getpid(), error=str(error) or repr(error))
+                finally:
+                    os._exit(code)
+        finally:
+            unblock()
+        return pid
+
     def _bury_children(self) -> None:
         """Notices the dead, kills what they left running, and reaps their claims."""
         while (dead := reap_child(self._kill_group_of)) is not None:
@@ -694,6 +755,8 @@ class Master:
             child = self._children.pop(pid, None)
             if self._check is not None and pid == self._check.pid:
                 self._checked(self._check, code)
+            if self._offline is not None and pid == self._offline.pid:
+                self._offline.ended()
             if pid == self._watcher:
                 # Its number may become another's.
                 self._watcher = None
@@ -1029,6 +1092,9 @@ class Master:
         """Whatever happened: no child is left, nothing is held that could be given back."""
         if self._watcher is not None:
             signal_group(self._watcher, signal.SIGKILL)
+        if self._offline is not None and self._offline.pid is not None:
+            # Its workers die with it; what they held is found by its lease.
+            signal_one(self._offline.pid, signal.SIGKILL)
         for child in self._children.values():
             child.ended_by = child.ended_by or Death("stopped", "stopped with its master")
             signal_group(child.pid, signal.SIGKILL)

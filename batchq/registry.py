@@ -91,6 +91,8 @@ class HandlerSpec:
     linger_ms: int = 0
     #: Where a call raises it is made again for each half.
     bisect: bool = False
+    #: It may run from the fallback spool while the server is away.
+    offline: bool = False
 
     def arity(self) -> Arity | None:
         """What its jobs can be called with; None: anything, for the function takes jobs."""
@@ -137,6 +139,7 @@ def make_spec(
     batch: int | None = None,
     linger: Duration | None = None,
     bisect: bool = False,
+    offline: bool = False,
 ) -> HandlerSpec:
     """Checks what `@app.job` was given. Raises ConfigError that names the handler and the argument."""
     if not callable(function):
@@ -149,11 +152,13 @@ def make_spec(
     try:
         check_name(name)
         _check_kind(function)
-        for word, value in (("batch_claim", batch_claim), ("threads", threads)):
+        for word, value in (("batch_claim", batch_claim), ("threads", threads), ("offline", offline)):
             if not isinstance(value, bool):
                 raise ConfigError(f"{word}: expected True or False, found {value!r:.100}")
         if threads and _is_async(function):
             raise ConfigError("threads: a coroutine function runs in the event loop; leave it out")
+        if offline and keep_ms:
+            raise ConfigError("offline: a result is kept by the server alone; leave out offline=True or result")
         return HandlerSpec(
             name,
             function,
@@ -166,6 +171,7 @@ def make_spec(
             _is_async(function),
             threads,
             *_check_batch(function, batch, linger, bisect),
+            offline=offline,
         )
     except ConfigError as error:
         raise ConfigError(f"handler {name!r:.100} ({place(function)}): {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from batchq.config import Settings, default_spool, masked
@@ -10,6 +11,8 @@ from batchq.store import Limits, Store
 
 if TYPE_CHECKING:
     from batchq.fallback import Fallback
+    from batchq.offline import Offline, Shelf
+    from batchq.registry import Registry
 
 #: What a url may look like, for messages.
 KINDS = (
@@ -90,3 +93,19 @@ def attach_inbox(store: Store, settings: Settings) -> None:
         store.inbox = Inbox(
             Forwarder(store, spool_path(settings), limits_of(settings), max_pending=settings.pending_limit)
         )
+
+
+def make_offline(
+    store: Store, settings: Settings, registry: Registry, queues: Sequence[str], serve: Callable[[Shelf], int]
+) -> Offline | None:
+    """For a master: what runs `offline=True` handlers while that store is away. None where there is no such handler,
+    or no fallback."""
+    if not settings.fallback or store.traits.kind != "redis":
+        return None
+    if not any(registry.get(name).offline for name in registry.names()):
+        return None
+    from batchq.offline import Offline, Shelf
+    from batchq.redis_store import RedisStore
+
+    assert isinstance(store, RedisStore)
+    return Offline(Shelf(spool_path(settings), store, registry, queues), store, serve)

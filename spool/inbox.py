@@ -137,6 +137,11 @@ def jobs_in(name: str) -> int:
     return int(count[1]) if count else 1
 
 
+def without_address(name: str) -> str:
+    """The same file's name for a spool that serves it whatever server it waited for."""
+    return _TO.sub(".", name)
+
+
 def _new_name(count: int, to: str, clock: Clock) -> str:
     """`<us, 16 hex>-<pid>-<n>[.to-<address>].<count>.ndjson`: sorts by time, unique in this process."""
     global _drops
