@@ -30,6 +30,8 @@ PROBE_EVERY_S = 1.0
 PROBE_WAIT_S = 0.25
 #: After a lost answer a late copy of the call may still be on its way. For so long it is looked for each second.
 LATE_S = 60.0
+#: Between two tries: growing, jittered, never longer than two seconds however often it was tried.
+PAUSES = tenacity.wait_random_exponential(multiplier=0.02, max=2.0)
 
 
 class Links:
@@ -151,7 +153,7 @@ class Links:
         self_begins = self.patience_s is None
         policy = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Unreached),
-            wait=tenacity.wait_random_exponential(multiplier=0.02, max=2.0),
+            wait=PAUSES,
             stop=lambda state: self.give_up() or monotonic() + state.upcoming_sleep >= link.until,
             before_sleep=(lambda state: self.outage.begin(_error_of(state))) if self_begins else None,
             sleep=self._sleep,

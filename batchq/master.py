@@ -917,6 +917,8 @@ class Master:
             self._lost_store(error, began)
         except StoreError as error:
             log.event("error", "store_failed", error=str(error))
+        except Exception as error:  # noqa: BLE001 - one errand that fails must not end the pool, nor the other errands
+            log.event("error", "errand_failed", error=repr(error), exc=error)
 
     def _is_away(self) -> bool:
         """Tries a store that was away, now and then; all errands are done at once when it is back."""

@@ -228,6 +228,10 @@ class Inbox(Protocol):
     def waiting(self) -> int: ...
 
 
+#: Stands for the row of a job that has none any more.
+_LOST_ROW: dict[str, Any] = {"t": 0, "job": "?"}
+
+
 class RedisStore(Store):
     """Jobs in Redis (7.0 or newer) or Valkey.
 
@@ -692,9 +696,13 @@ class RedisStore(Store):
         rows, attempts, notes, priority, results, batched, delayed, dead, completed, *active = self._run(*commands)
         jobs = []
         for i, job_id in enumerate(ids):
-            if rows[i] is None:
+            if rows[i] is not None:
+                row = orjson.loads(rows[i])
+            elif state is not None and any(scores[i] is not None for scores in (delayed, dead, completed)):
+                # Its row was deleted from outside. What nobody sees nobody could remove, and sweeps would stop at it.
+                row = _LOST_ROW
+            else:
                 continue
-            row = orjson.loads(rows[i])
             forgiven, crashes, lost, cancel, since, reason, errors = _note(notes[i] or b"")
             worker = next((w for w, held in zip(workers, active, strict=True) if held[i]), "")
             found, since_ms = State.PENDING, max(row["t"], row.get("at", 0), since)
@@ -716,14 +724,14 @@ class RedisStore(Store):
                     state=found,
                     attempts=int(attempts[i] or 0),
                     priority=int(priority[i] or 0),
-                    enqueued_ms=row["t"],
+                    enqueued_ms=row["t"] or since_ms,
                     args=row.get("args", []),
                     kwargs=row.get("kwargs", {}),
                     since_ms=since_ms,
                     forgiven=forgiven,
                     crashes=crashes,
                     lost=lost,
-                    reason=reason,
+                    reason=reason if row is not _LOST_ROW else "row lost",
                     errors=tuple(orjson.loads(error) for error in errors),
                     worker=worker,
                     cancel=bool(cancel),

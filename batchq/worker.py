@@ -94,6 +94,8 @@ class Worker:
         #: What the master ordered for the run under way.
         self._ordered = scoreboard.NOTHING
         self._limit_ms = 0
+        #: The last error of the store that was told; "": all goes well.
+        self._borne = ""
 
     # -- life
 
@@ -154,17 +156,39 @@ class Worker:
                 if (errand := self._slot.errand()) is not None:
                     self._desk.call_dead_hooks(errand.queue, errand.id)
                     self._slot.did(errand)
-                if waiter is None:
-                    waiter = self._store.wake_waiter(self._names)
-                if not self._turn():
-                    self._wait(waiter)
-                elif (why := self._recycling.due(self._desk.claimed)) is not None:
+                try:
+                    if waiter is None:
+                        waiter = self._store.wake_waiter(self._names)
+                    if self._tail:
+                        # Left by a call that failed.
+                        self._give_back()
+                    busy = self._turn()
+                    if not busy:
+                        self._wait(waiter)
+                    self._borne = ""
+                except StoreUnavailable:
+                    raise
+                except StoreError as error:
+                    if waiter is not None:
+                        waiter.close()
+                        waiter = None
+                    self._bear(error)
+                    continue
+                if busy and (why := self._recycling.due(self._desk.claimed)) is not None:
                     log.event("info", "recycled", worker=self._desk.id, pid=os.getpid(), why=why)
                     break
             self._give_back()
         finally:
             if waiter is not None:
                 waiter.close()
+
+    def _bear(self, error: StoreError) -> None:
+        """The store does not do what was asked, and may again when somebody has mended it: tells it once, and waits."""
+        if self._borne != str(error):
+            self._borne = str(error)
+            log.event("error", "store_failed", worker=self._desk.id, error=self._borne)
+        select.select([self._wakeup_fd], [], [], REST_S)
+        drain(self._wakeup_fd)
 
     def _rest(self) -> None:
         """Until a signal comes, the master's that the pool is to go on among them; or for a second."""

@@ -42,6 +42,10 @@ if redis.call('SCARD', active) ~= held then
   return answer
 end
 if redis.call('HEXISTS', meta, 'paused') == 1 then return {'paused'} end
+-- Keys of another type (somebody's slip) fail here, before anything is taken out.
+redis.call('HEXISTS', rows, '')
+redis.call('HEXISTS', attempts, '')
+redis.call('HEXISTS', notes, '')
 
 -- apply
 promote(delayed, pending, prioritized, priority, meta, clock(), 100)

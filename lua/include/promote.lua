@@ -6,6 +6,12 @@ local function promote(delayed, pending, prioritized, priority, meta, us, limit)
     -- In slices: an unpack of more than 1000 is not safe.
     local ids = redis.call('ZRANGEBYSCORE', delayed, 0, whole(top), 'LIMIT', 0, math.min(500, limit - moved))
     if #ids == 0 then break end
+    if moved == 0 then
+      -- Redis keeps the writes of a script that fails half-way: what is taken out must have a place to go to.
+      redis.call('LLEN', pending)
+      redis.call('ZCARD', prioritized)
+      redis.call('HEXISTS', meta, 'promoted')
+    end
     redis.call('ZREM', delayed, unpack(ids))
     ready(pending, prioritized, priority, meta, ids)
     moved = moved + #ids

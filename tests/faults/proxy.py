@@ -89,6 +89,8 @@ class Proxy:
         self.cut_before: int | None = None
         #: The number of the reply after which the connection ends.
         self.cut_after: int | None = None
+        #: Asked for each reply: True ends the connection before it, with the work done and the answer lost.
+        self.cut: Callable[[bytes], bool] | None = None
         self.held: Held | None = None
         #: Passes no byte on, and keeps all connections open: a peer that is gone without a word.
         self.silent = False
@@ -212,7 +214,7 @@ class Proxy:
             number = self.replies
         if self._last_held is not None and self._last_held not in waiting:
             self._last_held.replied(number)
-        if number == self.cut_before:
+        if number == self.cut_before or (self.cut is not None and self.cut(frame)):
             return False
         if self.rewrite is not None:
             frame = frame.replace(*self.rewrite)

@@ -1,0 +1,386 @@
+"""The master under signals, broken apps, its workers' programs, and a health check that tells deaf from idle."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import psutil
+import pytest
+
+from batchq.lifecycle import State
+from tests.cases.helpers import call, gaps_s, stays
+from tests.process.rig import Rig, is_running, until
+
+APP = """
+@app.job
+def work(seconds=0.0):
+    note("S")
+    time.sleep(seconds)
+    note("E")
+
+
+@app.job
+def deaf():
+    note("S")
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    time.sleep(60)
+    note("E")
+"""
+
+STOPS = {
+    "one": ([signal.SIGTERM], 1.5),
+    "two": ([signal.SIGTERM, signal.SIGTERM], 1.0),
+    "interrupt and term": ([signal.SIGINT, signal.SIGTERM], 1.0),
+    "a burst": ([signal.SIGTERM] * 200, 1.0),
+}
+
+
+@pytest.mark.parametrize("kind", STOPS)
+def test_one_signal_waits_and_the_second_does_not(rig: Rig, kind: str) -> None:
+    """Short jobs may end after one, nothing new begins, and a deaf handler holds nobody longer than was said."""
+    rig.app(APP)
+    signals, bound = STOPS[kind]
+    short, long, deaf = rig.enqueue("work", 0.4), rig.enqueue("work", 60), rig.enqueue("deaf")
+    pool = rig.start("--shutdown-timeout", "900ms", "--grace", "200ms", n=3)
+    for job in (short, long, deaf):
+        rig.until_started(job)
+    later = rig.enqueue_many("work", [()] * 10)
+    for number in signals[:1]:
+        pool.send(number)
+    rig.until(lambda: pool.lines("stopping"), "it has heard the first")
+    began = time.monotonic()
+    for number in signals[1:]:
+        pool.send(number)
+    assert pool.wait() == 0
+    assert time.monotonic() - began < bound + 1.5
+    rig.until_clean()
+    assert {entry.job for entry in rig.ledger.starts()} == {short, long, deaf}
+    stats = rig.stats()
+    assert stats.counts["active"] == 0
+    assert stats.counts["pending"] == len(later) + 2 + (short not in {entry.job for entry in rig.ledger.ends()})
+    assert {rig.job(job).attempt for job in (long, deaf)} == {0}
+
+
+def test_a_master_that_buries_and_reloads_while_its_log_is_stuck_lives(rig: Rig) -> None:
+    """stderr is a pipe that is read slowly, workers are killed and signals come all the while."""
+    rig.app(APP)
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "batchq", "start", "app:app", "-n", "4", "--log-level", "debug"]
+    process = subprocess.Popen(command, cwd=rig.folder, env=rig.env(), stdout=write, stderr=write)
+    os.close(write)
+    said = b""
+    try:
+        master = psutil.Process(process.pid)
+        until(lambda: len(master.children()) >= 4, "the workers are there", 20)
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            with_pid = [child.pid for child in master.children() if is_running(child.pid)]
+            for pid in with_pid[:1]:
+                os.kill(pid, signal.SIGKILL)
+            process.send_signal(signal.SIGUSR1)
+            said += os.read(read, 1000)
+            time.sleep(0.05)
+        assert process.poll() is None
+        reader = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(read, 65536), b"")], daemon=True)
+        reader.start()
+        rig.until(lambda: len(rig.store.leases("default").ends) >= 4, "all are back", within=15)
+        rig.until_started(rig.enqueue("work"))
+        assert b"reentrant" not in said
+    finally:
+        process.terminate()
+        process.wait(15)
+        os.close(read)
+
+
+IMPORTS = {
+    "a missing module": ("import no_such_module", 3, "no_such_module"),
+    "a syntax error": ("def broken(:", 3, "SyntaxError"),
+    "sys.exit": ("sys.exit(7)", 3, "exit"),
+    "an exception": ("raise RuntimeError('no database')", 3, "no database"),
+    "os._exit": ("os._exit(1)", 1, ""),
+    "a crash": ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV, ""),
+    "ten megabytes of output": ("print('x' * (10 << 20))\nraise RuntimeError('after all that')", 3, "after all that"),
+}
+
+
+@pytest.mark.parametrize("kind", IMPORTS)
+def test_an_app_that_can_not_be_imported_forks_nobody_and_says_why_once(rig: Rig, kind: str) -> None:
+    """It ends before the first fork, with the reason where Python lets anybody say it; jobs stay untouched."""
+    source, code, word = IMPORTS[kind]
+    job = rig.enqueue("work")
+    rig.app(APP + "\n" + source + "\n")
+    pool = rig.start(n=8, ready=False)
+    began = psutil.Process(os.getpid()).cpu_times().children_user
+    assert pool.wait(20) == code
+    assert psutil.Process(os.getpid()).cpu_times().children_user - began < 5
+    assert pool.log()[-4000:].count(word) >= (word != "")
+    assert not pool.lines("started")
+    assert len(pool.log()[(10 << 20) if "megabytes" in kind else 0 :]) < 5000
+    assert rig.job(job).attempts == 0
+
+
+def test_a_slow_import_is_waited_for(rig: Rig) -> None:
+    """There is no limit for it: two seconds are as good as none, and it is imported once for all workers."""
+    rig.app(APP + "\ntime.sleep(2)\nopen('imported', 'a').write('x')\n")
+    job = rig.enqueue("work")
+    pool = rig.start(n=4)
+    rig.until_started(job)
+    assert (rig.folder / "imported").read_text() == "x"
+    assert pool.stop() == 0
+
+
+def test_recycling_takes_no_two_workers_at_once(rig: Rig) -> None:
+    """Four workers that all reach their limits: capacity never falls below half, and each job runs once."""
+    rig.app(APP)
+    ids = rig.enqueue_many("work", [(0.001,)] * 1500)
+    pool = rig.start("--max-jobs", "200", n=4, ready=False)
+    rig.until(lambda: len(pool.workers()) == 4, "all are there")
+    least = 4
+
+    def done() -> bool:
+        nonlocal least
+        least = min(least, len(pool.workers()))
+        return rig.stats().totals["completed"] == len(ids)
+
+    rig.until(done, "all are done", within=30)
+    assert least >= 2
+    assert pool.lines("recycled")
+    assert Counter(entry.job for entry in rig.ledger.starts()) == Counter(ids)
+    assert pool.stop() == 0
+
+
+def test_whoever_of_a_pool_dies_is_replaced_or_ends_it_whole(rig: Rig) -> None:
+    """Each process in turn, by three signals: due jobs, expired leases and new ones are seen to within seconds."""
+    rig.app(APP)
+    pool = rig.start("--lease", "600ms", n=2)
+    for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP):
+        for pid in pool.workers():
+            os.kill(pid, number)
+        probes = [rig.enqueue("work"), rig.enqueue("work", delay_ms=300)]
+        if number == signal.SIGSTOP:
+            other = rig.start("--lease", "600ms", n=1)
+        for probe in probes:
+            rig.until_started(probe, within=10)
+    assert other.stop() == 0
+    pool.send(signal.SIGKILL)
+    pool.wait()
+    rig.until_clean()
+    second = rig.start("--lease", "600ms", n=2)
+    rig.until_started(rig.enqueue("work", delay_ms=200))
+    rig.until_counts(active=0, pending=0, delayed=0)
+    assert second.stop() == 0
+
+
+THREADS = """
+import logging, random
+
+class Busy(logging.Handler):
+    def emit(self, record):
+        self.format(record)
+
+logging.getLogger("busy").addHandler(Busy())
+
+
+def chatter():
+    while True:
+        logging.getLogger("busy").warning("line %s", random.random())
+        __import__("json").dumps({})
+
+
+for _ in range(2):
+    threading.Thread(target=chatter, daemon=True).start()
+
+
+@app.job
+def logs():
+    note("S")
+    logging.getLogger("busy").warning("mine %s", random.random())
+    import http.client
+    note("E")
+"""
+
+
+def test_forks_beside_threads_that_hold_locks_hang_nobody(rig: Rig) -> None:
+    """The app's module starts threads that log, draw and import; workers are forked again and again beside them."""
+    rig.app(THREADS)
+    ids = rig.enqueue_many("logs", [()] * 240)
+    pool = rig.start("--max-jobs", "20", n=2, ready=False)
+    rig.until_counts(done=len(ids), active=0, within=40)
+    assert len({entry.pid for entry in rig.ledger.starts()}) > 5
+    assert pool.stop() == 0
+
+
+LEFTOVERS = """
+@app.job(timeout=1.5, max_attempts=1)
+def leaves(end):
+    note("S")
+    subprocess.Popen("sleep 1000 & exec sleep 1000", shell=True)
+    subprocess.Popen(["nohup", "sleep", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    import multiprocessing
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,)).start()
+    note("R")
+    if end == "exits":
+        os._exit(1)
+    if end == "times out":
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    while True:
+        time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("end", ["times out", "exits", "cancelled", "stopped"])
+def test_programs_of_a_handler_go_with_its_worker(rig: Rig, end: str) -> None:
+    """A shell's children, nohup and multiprocessing: none is left, however the job ends its worker."""
+    rig.app(LEFTOVERS.replace("timeout=1.5", "timeout=1.5" if end == "times out" else "timeout=60"))
+    pool = rig.start("--grace", "200ms", "--shutdown-timeout", "200ms", n=1)
+    job = rig.enqueue("leaves", end)
+    rig.until(lambda: rig.ledger.entries("R", job), "its programs run")
+    worker = rig.ledger.starts(job)[0].pid
+    if end == "cancelled":
+        call(rig, "cancel", job).ended(0)
+        rig.until_counts(cancelled=1)
+        # The worker goes on after a job that listened; what that one left goes with the worker.
+        os.kill(worker, signal.SIGTERM)
+    if end == "stopped":
+        assert pool.stop() == 0
+    rig.until(lambda: not is_running(worker), "the worker is gone")
+
+    def left() -> list[int]:
+        expected = {pool.pid, *pool.workers()}
+        return [pid for pid in rig.processes() if pid not in expected]
+
+    rig.until(lambda: not left(), "its programs are gone", within=5)
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    """Answers by what the path says."""
+
+    seen: ClassVar[dict[str, list[float]]] = defaultdict(list)
+
+    def do_POST(self) -> None:
+        kind = self.path.split("/")[1]
+        self.seen[self.path].append(time.monotonic())
+        if kind in ("never", "drips"):
+            if kind == "drips":
+                self.send_response(200)
+            for _ in range(100):
+                if self.server.gone.wait(0.1):  # type: ignore[attr-defined]
+                    return
+                if kind == "drips":
+                    self.wfile.write(b"x")
+            return
+        if kind == "reset":
+            self.close_connection = True
+            return
+        late = kind.startswith("retry") and len(self.seen[self.path]) == 1
+        self.send_response(429 if late else 500 if kind == "broken" else 200)
+        if late:
+            self.send_header("Retry-After", kind.removeprefix("retry"))
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def receiver() -> Iterator[int]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    server.daemon_threads = True
+    server.gone = threading.Event()  # type: ignore[attr-defined]
+    Receiver.seen.clear()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.gone.set()  # type: ignore[attr-defined]
+        server.shutdown()
+        server.server_close()
+
+
+HOOKS = """
+import http.client
+
+
+@app.job(max_attempts=4, timeout=0.6, backoff=[0.1, 0.3, 0.6])
+def deliver(port, path):
+    note("S")
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    try:
+        connection.request("POST", path)
+        answer = connection.getresponse()
+        answer.read()
+    finally:
+        connection.close()
+    if answer.status == 429:
+        raise Retry(after=float(answer.headers["Retry-After"]))
+    if answer.status != 200:
+        raise RuntimeError(f"status {answer.status}")
+    note("E")
+"""
+
+
+def test_slow_and_broken_receivers_get_what_was_agreed_and_hold_up_nobody(rig: Rig) -> None:
+    """Timeouts free their worker, delays follow the list, Retry-After is honoured up to the cap; four tries at most."""
+    rig.app(HOOKS)
+    with receiver() as port:
+        kinds = ["never/1", "drips/1", "broken/1", "reset/1", "retry0.5/1", "retry0/1", "retry-7/1", "good/1", "good/2"]
+        jobs = {kind: rig.enqueue("deliver", port, f"/{kind}") for kind in kinds}
+        unbounded = rig.enqueue("deliver", port, "/retry1000000000000/1")
+        rig.start("--grace", "200ms", n=4)
+        rig.until_counts(dead=4, done=5, delayed=1, within=25)
+        for kind in ("broken/1", "reset/1", "never/1", "drips/1"):
+            gaps = gaps_s(rig.ledger.starts(jobs[kind]))
+            took = 0.6 if kind in ("never/1", "drips/1") else 0.0
+            assert len(gaps) == 3, kind
+            assert all(
+                wanted + took - 0.02 <= gap < wanted + took + 1.5
+                for wanted, gap in zip((0.1, 0.3, 0.6), gaps, strict=True)
+            ), kind
+            assert len(Receiver.seen[f"/{kind}"]) <= 4
+        assert gaps_s(rig.ledger.starts(jobs["retry0.5/1"]))[0] >= 0.5
+        for kind in ("retry0/1", "retry-7/1"):
+            assert gaps_s(rig.ledger.starts(jobs[kind]))[0] < 1.5
+        waits_ms = rig.job(unbounded).since_ms - rig.store.now_ms()
+        assert waits_ms <= 3_600_000, "the cap of the policy, an hour where a list has none"
+        assert rig.job(jobs["never/1"]).reason == "timed_out"
+
+
+def test_health_tells_a_deaf_pool_from_an_idle_one(redis_rig: Rig) -> None:
+    """A store that is away, a pool that is stopped, a queue that is paused: each is said, in bounded time."""
+    rig = redis_rig
+    rig.app(APP)
+    pool = rig.start("--lease", "500ms", n=2)
+    assert call(rig, "status", "--json").ended(0).json["store"]["up"] is True
+    began = time.monotonic()
+    ran = call(rig, "status", "--json", BATCHQ_URL="redis://127.0.0.1:1/0")
+    assert (ran.code, ran.json["store"]["up"]) == (4, False)
+    call(rig, "pause", "default").ended(0)
+    rig.enqueue("work")
+    shown = call(rig, "status", "--json").ended(0).json["queues"]["default"]
+    assert (shown["paused"], shown["counts"]["pending"]) == (True, 1)
+    call(rig, "resume", "default").ended(0)
+    frozen = pool.freeze()
+    rig.enqueue("work")
+    rig.until(
+        lambda: not [end for end in rig.store.leases("default").ends.values() if end > rig.store.now_ms()], "late"
+    )
+    ran = call(rig, "doctor", within=30)
+    assert ran.code == 1, ran
+    assert re.search(r"worker|serves|lease|stopped|pending", ran.out + ran.err), ran
+    pool.thaw(frozen)
+    rig.until_counts(done=2, within=15)
+    assert time.monotonic() - began < 60
+    stays(lambda: pool.process.poll() is None, "it goes on", 0.2)
+    assert rig.store.jobs("default", State.DEAD).jobs == ()
+    assert pool.stop() == 0
