@@ -13,7 +13,7 @@ import orjson
 from batchq import context, log, payload
 from batchq.backoff import DEFAULT, Called, Curve
 from batchq.clock import SYSTEM
-from batchq.config import Settings
+from batchq.config import Settings, scrub
 from batchq.errors import Dead, JobCancelled, JobTimeout, Retry, Snooze, UnknownHandler
 from batchq.grouped import Group
 from batchq.job import SNOOZE_MIN_MS, Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, pack_error
@@ -203,6 +203,8 @@ class Runner:
 
     def _error(self, claim: Claim, kind: str, text: str, trace: str = "", delay_ms: int | None = None) -> bytes:
         here = context.job_here()
+        # A client's error may quote the url that it was given, and people read these texts.
+        text, trace = scrub(text, self._settings.url), scrub(trace, self._settings.url)
         return pack_error(
             kind,
             text,

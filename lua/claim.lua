@@ -14,6 +14,7 @@
 --      12 batched      HASH    id -> the batch it is in, where it is in one
 --      13 batches      HASH    id -> counts, name and callbacks of a batch
 --      14 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
+--      15 given        ZSET    ids given by callers -> their end
 -- ARGV  1 worker
 --       2 want         how many at most
 --       3 held         how many claims the worker believes it has
@@ -26,6 +27,7 @@
 --! include promote
 --! include wide
 --! include batch
+--! include ends
 local pending, prioritized, delayed, rows, attempts, notes, priority, active, leases, meta, wake = unpack(KEYS, 1, 11)
 local worker, want, held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -100,6 +102,7 @@ if #gone > 0 then
   redis.call('HDEL', attempts, unpack(gone))
   redis.call('HDEL', notes, unpack(gone))
   redis.call('HDEL', priority, unpack(gone))
+  remember_end(KEYS[15], gone, clock())
   redis.call('HINCRBY', meta, 'dropped', #gone)
   if any_batched(meta) then
     local k = {

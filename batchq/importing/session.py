@@ -175,7 +175,9 @@ class Session:
 
     def _terms(self, opened: Opened, began_ms: int) -> Terms:
         options = self._options
-        queue = options.queue or (DEFAULT_QUEUE if self._handler is None else self._handler.queue)
+        queue = DEFAULT_QUEUE if self._handler is None else self._handler.queue
+        # An empty name is a wrong one, and not none.
+        queue = queue if options.queue is None else options.queue
         id_column = options.id_column
         if id_column is not None and opened.positional:
             if opened.names:
