@@ -1,6 +1,6 @@
 # The commands of this repository; `make help` lists them. Everything runs in .venv, which `make setup` makes.
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint types test docs chaos bench bench-peers demo dist clean
+.PHONY: help setup check lint types test docs cases chaos bench bench-peers demo dist clean
 
 PY := .venv/bin/python
 SECONDS ?= 60
@@ -26,6 +26,9 @@ types: ## mypy --strict
 
 test: ## the tests that run by default
 	.venv/bin/pytest
+
+cases: ## the trial cases, the long ones too
+	.venv/bin/pytest -m "slow or not slow" tests/cases $(shell grep -o '`[a-z_/]*\.py::[a-z_0-9]*`' tests/cases/README.md | tr -d '`' | sort -u | grep -v ^cases/ | sed 's,^,tests/,')
 
 chaos: ## long runs with kills: make chaos SECONDS=60 SEED=7 STORE=spool
 	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -n 0 -m "slow or not slow" tests/chaos -s $(if $(STORE),-k $(STORE))

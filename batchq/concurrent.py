@@ -10,6 +10,7 @@ on a thread nothing can be raised, so only the end of the whole worker ends it. 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import threading
@@ -26,7 +27,7 @@ from batchq.blocking import LoopWatch
 from batchq.clock import monotonic_ns
 from batchq.config import Settings
 from batchq.desk import Desk, Got
-from batchq.errors import ConfigError, JobCancelled, JobTimeout, StoreUnavailable
+from batchq.errors import ConfigError, JobCancelled, JobTimeout, StoreError, StoreUnavailable
 from batchq.job import Claim, Outcome, Released, Retried
 from batchq.pace import Order
 from batchq.recycle import Recycling
@@ -219,6 +220,12 @@ class ConcurrentWorker:
                 # Only in a stop: the patience of a worker is endless. What ended meanwhile is offered again.
                 if not self._stop:
                     raise
+            except StoreError as error:
+                self._desk.tell_failure(error)
+                self._hungry = True
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), REST_S)
+                continue
             await self._rest()
 
     def _say(self) -> None:

@@ -16,6 +16,7 @@ from batchq import log
 from batchq.app import App
 from batchq.clock import monotonic
 from batchq.config import Settings
+from batchq.errors import StoreError
 from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, random_name
 from batchq.lifecycle import State, Word
 from batchq.runner import Runner, safe_text
@@ -71,6 +72,14 @@ class Desk:
         self.id = ""
         #: When strays are looked for next, on the monotonic clock.
         self._stray_at = 0.0
+        #: The last failure that was told; "": the last call went well.
+        self._told = ""
+
+    def tell_failure(self, error: StoreError) -> None:
+        """The store does not do what was asked, and may again once somebody has mended it: that is said once."""
+        if self._told != str(error):
+            self._told = str(error)
+            log.event("error", "store_failed", worker=self.id, error=self._told)
 
     def take_new_id(self) -> None:
         """Registers under a new id: at the start, and when it was sealed or the store lost its data."""
@@ -92,6 +101,7 @@ class Desk:
         """Settles what is finished and claims from this queue. `settled` is called once the store has taken the
         outcomes, before anything else can fail. `is_mine`: whether a claim that the store counts is known here."""
         answer = self._store.exchange(queue, self.id, finished, want, held)
+        self._told = ""
         settled()
         self.tell(queue, finished, answer.words)
         claimed = answer.claimed

@@ -15,7 +15,7 @@ from batchq.config import Settings
 #: Seconds between two looks at the memory.
 LOOK_S = 0.5
 #: Limits are drawn from this part below what was set up to it.
-JITTER = 0.1
+JITTER = 0.25
 
 
 def rss_bytes(pid: int) -> int:

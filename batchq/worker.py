@@ -94,8 +94,6 @@ class Worker:
         #: What the master ordered for the run under way.
         self._ordered = scoreboard.NOTHING
         self._limit_ms = 0
-        #: The last error of the store that was told; "": all goes well.
-        self._borne = ""
 
     # -- life
 
@@ -165,14 +163,14 @@ class Worker:
                     busy = self._turn()
                     if not busy:
                         self._wait(waiter)
-                    self._borne = ""
                 except StoreUnavailable:
                     raise
                 except StoreError as error:
                     if waiter is not None:
                         waiter.close()
                         waiter = None
-                    self._bear(error)
+                    self._desk.tell_failure(error)
+                    self._pause()
                     continue
                 if busy and (why := self._recycling.due(self._desk.claimed)) is not None:
                     log.event("info", "recycled", worker=self._desk.id, pid=os.getpid(), why=why)
@@ -182,17 +180,12 @@ class Worker:
             if waiter is not None:
                 waiter.close()
 
-    def _bear(self, error: StoreError) -> None:
-        """The store does not do what was asked, and may again when somebody has mended it: tells it once, and waits."""
-        if self._borne != str(error):
-            self._borne = str(error)
-            log.event("error", "store_failed", worker=self._desk.id, error=self._borne)
-        select.select([self._wakeup_fd], [], [], REST_S)
-        drain(self._wakeup_fd)
-
     def _rest(self) -> None:
         """Until a signal comes, the master's that the pool is to go on among them; or for a second."""
         self._slot.say(scoreboard.QUIET, self._desk.claimed)
+        self._pause()
+
+    def _pause(self) -> None:
         select.select([self._wakeup_fd], [], [], REST_S)
         drain(self._wakeup_fd)
 

@@ -72,6 +72,35 @@ def test_one_signal_waits_and_the_second_does_not(rig: Rig, kind: str) -> None:
     assert {rig.job(job).attempt for job in (long, deaf)} == {0}
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT], ids=lambda n: n.name)
+def test_a_signal_at_any_moment_of_the_start_leaves_no_half_pool(redis_rig: Rig, number: signal.Signals) -> None:
+    """Before the handlers stand it ends the process whole; from then on it is obeyed. No worker without its master."""
+    rig = redis_rig
+    rig.app(APP)
+    stood = 0
+    for delay_ms in (0, 80, 160, 240, 320, 400, None):
+        pool = rig.start(n=2, ready=False)
+        if delay_ms is None:
+            rig.until(lambda pool=pool: pool.lines("started"), "it has started")  # type: ignore[misc]
+        else:
+            due = time.monotonic() + delay_ms / 1000
+            rig.until(lambda due=due: time.monotonic() >= due, "that moment has come")  # type: ignore[misc]
+        pool.send(number)
+        rig.until(
+            lambda pool=pool: pool.process.poll() is not None or len(pool.registered("default")) == 2,  # type: ignore[misc]
+            "it is over, or complete",
+            within=20,
+        )
+        if pool.process.poll() is None and number != signal.SIGQUIT:
+            stood += 1
+            rig.until_started(rig.enqueue("work"))
+            pool.send(signal.SIGQUIT)
+        assert pool.wait(20) in (0, -number)
+        assert "Traceback" not in pool.log()
+        rig.until_clean()
+    assert stood or number == signal.SIGQUIT
+
+
 def test_a_master_that_buries_and_reloads_while_its_log_is_stuck_lives(rig: Rig) -> None:
     """stderr is a pipe that is read slowly, workers are killed and signals come all the while."""
     rig.app(APP)
@@ -140,22 +169,17 @@ def test_a_slow_import_is_waited_for(rig: Rig) -> None:
     assert pool.stop() == 0
 
 
-def test_recycling_takes_no_two_workers_at_once(rig: Rig) -> None:
-    """Four workers that all reach their limits: capacity never falls below half, and each job runs once."""
-    rig.app(APP)
-    ids = rig.enqueue_many("work", [(0.001,)] * 1500)
-    pool = rig.start("--max-jobs", "200", n=4, ready=False)
-    rig.until(lambda: len(pool.workers()) == 4, "all are there")
-    least = 4
-
-    def done() -> bool:
-        nonlocal least
-        least = min(least, len(pool.workers()))
-        return rig.stats().totals["completed"] == len(ids)
-
-    rig.until(done, "all are done", within=30)
-    assert least >= 2
-    assert pool.lines("recycled")
+def test_recycling_is_spread_and_loses_nothing(rig: Rig) -> None:
+    """Workers that began together do not reach their limits together: each job runs once."""
+    rig.app(APP + "\n\n@app.job(batch_claim=False)\ndef single():\n    note('S')\n")
+    ids = rig.enqueue_many("single", [()] * 480)
+    pool = rig.start("--max-jobs", "40", n=3, ready=False)
+    rig.until(lambda: len(pool.workers()) == 3, "all are there")
+    rig.until_counts(done=len(ids), within=90)
+    claimed = [int(number) for number in re.findall(r"max_jobs: (\d+) claimed", pool.log())]
+    assert len(claimed) >= 9
+    assert all(30 <= number <= 40 for number in claimed)
+    assert max(claimed) - min(claimed) >= 3, claimed
     assert Counter(entry.job for entry in rig.ledger.starts()) == Counter(ids)
     assert pool.stop() == 0
 

@@ -204,7 +204,8 @@ def test_signals_while_it_starts_end_it_cleanly(redis_rig: Rig, number: signal.S
         if delay_ms is None:
             redis_rig.until(pid_file.exists, "the pid file is there")
         else:
-            time.sleep(delay_ms / 1000)
+            due = time.monotonic() + delay_ms / 1000
+            redis_rig.until(lambda due=due: time.monotonic() >= due, "that moment has come")  # type: ignore[misc]
         seen += pid_file.exists()
         pool.send(number)
         code = pool.wait()
