@@ -116,6 +116,9 @@ def pending(args: argparse.Namespace, name: str, url: str) -> None:
     tell(name, "page of 100 in the middle", timed(lambda: store.jobs(Q, State.PENDING, cursor=cursor), args.times))
     last = iter(range(args.jobs - 1, 0, -1))
     tell(name, "cancel", timed(lambda: store.cancel(Q, [f"j{next(last):09d}"]), args.times))
+    if not args.drain:
+        store.close()
+        return
     began = time.perf_counter()
     done = sum(len(claims) for claims in claims_of(store))
     rig.row(name, "worked off by one process", f"{done / (time.perf_counter() - began):,.0f}/s")
@@ -166,5 +169,6 @@ if __name__ == "__main__":
         __doc__,
         measure,
         jobs=rig.Option(1_000_000, 3_000, "N", "jobs"),
+        drain=rig.Option(1, 1, "0|1", "work them off at the end, and give their room back"),
         times=rig.Option(100, 10, "N", "calls of each kind"),
     )
