@@ -42,7 +42,7 @@ TMP_MS = 36 * 3_600_000
 #: How often rubbish is looked for.
 _TIDY_S = 600.0
 
-#: `<u>-<label>`; u is the ms of I1 in 12 hex digits, and 12 random ones.
+#: `<u>-<label>`; u is the ms of I1 in 12 hex digits, a place in 4, and 8 random ones.
 _WORK_NAME = re.compile(r"([0-9a-f]{12})([0-9a-f]{12})-[A-Za-z0-9._-]{1,120}")
 _LANE = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -323,7 +323,8 @@ class Box:
                 break
             if name.startswith(".") or not self.is_ours(name):
                 continue
-            u = f"{self._clock.now_us() // 1000:012x}{os.urandom(6).hex()}"
+            # The place within this call: what stays under work/ for a while keeps its order.
+            u = f"{self._clock.now_us() // 1000:012x}{len(taken):04x}{os.urandom(4).hex()}"
             label = _UNSAFE.sub("_", name)[:120] or "_"
             try:
                 fs.move(os.path.join(self.layout.new, name), os.path.join(self.layout.work, f"{u}-{label}"))
