@@ -1,10 +1,14 @@
-"""The child's side of a fork: from the master's memory to a worker. It finalises nothing that it inherited."""
+"""The fork of a worker, and the child's side of it: from the master's memory to a worker. It finalises nothing that it
+inherited.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -18,13 +22,67 @@ from batchq.errors import BatchqError
 from batchq.memory import be_first_to_go
 from batchq.parent import birth_of
 from batchq.scoreboard import Slot
-from batchq.signals import pipe, unblock
+from batchq.signals import blocked, pipe, unblock
 from batchq.stores import open_store
 from batchq.titles import set_title
 from batchq.worker import BROKEN, ORDER_SIGNAL, Worker
 
+#: What the master keeps for its own errands: the store, the control socket, a reload.
+SPARE_FDS = 16
 
-def live(
+
+def fork(
+    app: App, settings: Settings, queues: Sequence[tuple[str, int]], slot: Slot, let_go: Callable[[], None]
+) -> tuple[int, int]:
+    """A worker at that slot. Answers its pid, and the descriptor to which it writes its stacks. Raises OSError where
+    there can't be another process."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    stacks_fd = stacks.new_file()
+    try:
+        _leave_some(stacks_fd)
+        # A signal that comes between the fork and the child's own handlers waits until they stand.
+        with blocked():
+            pid = os.fork()
+            if pid == 0:
+                _live(app, settings, queues, slot, stacks_fd, let_go)
+    except OSError:
+        os.close(stacks_fd)
+        raise
+    # Both sides do it: whoever is first.
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
+    return pid, stacks_fd
+
+
+def fork_pool(let_go: Callable[[], None], live: Callable[[], int]) -> int:
+    """A pool of its own beside this one; answers its pid. `live` is its whole life, and answers its exit code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with blocked():
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.setpgid(0, 0)
+                let_go()
+                code = live()
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run the master's code
+                log.event("error", "offline_failed", pid=os.getpid(), error=str(error) or repr(error))
+            finally:
+                os._exit(code)
+    return pid
+
+
+def _leave_some(fd: int) -> None:
+    """Raises OSError where too few descriptors would be left to the master. `fd`: the lowest number that was free."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and fd >= limit - SPARE_FDS:
+        text = f"Too many open files: a worker more would leave the master fewer than {SPARE_FDS} of {limit}"
+        raise OSError(errno.EMFILE, f"{text}; raise the limit (ulimit -n, LimitNOFILE), or have fewer processes")
+
+
+def _live(
     app: App,
     settings: Settings,
     queues: Sequence[tuple[str, int]],

@@ -24,6 +24,7 @@ class Notifier:
     """One a master. The socket's name is kept from the workers and what they start."""
 
     def __init__(self, pid: int) -> None:
+        self.pid = pid
         address, watchdog_us = config.take_manager(pid)
         self._manager = Manager(address, watchdog_us) if address else None
         self._beat_at = 0.0

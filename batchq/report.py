@@ -1,16 +1,47 @@
-"""What a master says of its workers: to the store and the control socket, and to the log."""
+"""What a master says of itself and of its workers: to the store and the control socket, and to the log."""
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from batchq import log, scoreboard
+from batchq import __version__, log, scoreboard
+from batchq.admin import spool_stats
+from batchq.app import App
 from batchq.children import Child, named
 from batchq.clock import monotonic_ns
+from batchq.config import Settings, masked
 from batchq.recycle import cpu_ms, rss_bytes
 from batchq.scoreboard import Run
+
+
+def log_started(verb: str, app: App, settings: Settings, *, queues: Sequence[str], processes: int, server: str) -> None:
+    """What it serves, with what; and which handlers may run for ever."""
+    registry = app.registry
+    log.event(
+        "info",
+        verb,
+        version=__version__,
+        pid=os.getpid(),
+        app=app.name,
+        store=masked(settings.store_url),
+        server=server or None,
+        processes=processes,
+        queues=",".join(queues),
+        handlers=len(registry),
+        **settings.limits(),
+    )
+    unlimited = [name for name in registry.names() if not registry.get(name).timeout_ms]
+    if unlimited and settings.timeout_ms is None:
+        log.event("info", "no_time_limit", handlers=",".join(unlimited))
+
+
+def waiting_in_spool(settings: Settings) -> tuple[int, int, int] | None:
+    """Files, jobs and bad files in the inbox of this host's spool; None where there is none."""
+    found = spool_stats(settings.own_spool)
+    return None if "error" in found else (found["files"], found["jobs"], found["bad"])
 
 
 def workers_of(children: Iterable[Child]) -> list[dict[str, Any]]:

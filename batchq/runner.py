@@ -12,7 +12,7 @@ import orjson
 
 from batchq import context, log, payload
 from batchq.backoff import DEFAULT, Called, Curve
-from batchq.clock import SYSTEM
+from batchq.clock import SYSTEM, Clock
 from batchq.config import Settings, scrub
 from batchq.errors import Dead, JobCancelled, JobTimeout, Retry, Snooze, UnknownHandler
 from batchq.grouped import Group
@@ -57,12 +57,14 @@ class Terms:
 
 
 class Runner:
-    """Turns claims into outcomes. `worker` stands in the errors that jobs keep."""
+    """Turns claims into outcomes. `worker` stands in the errors that jobs keep; `clock` is the store's:
+    how long a job has waited is told by it."""
 
-    def __init__(self, registry: Registry, settings: Settings, worker: str = "") -> None:
+    def __init__(self, registry: Registry, settings: Settings, worker: str = "", *, clock: Clock = SYSTEM) -> None:
         self._registry = registry
         self._settings = settings
         self.worker = worker
+        self._clock = clock
         self._loop: asyncio.Runner | None = None
 
     def prepare(self, claim: Claim) -> Prepared | Outcome:
@@ -89,7 +91,7 @@ class Runner:
 
     def _park(self, claim: Claim, row: dict[str, Any], error: UnknownHandler) -> Outcome:
         # By both: a job that only waited long is given its chances, and one that was parked often enough is let go.
-        waited_ms = SYSTEM.now_us() // 1000 - max(row.get("t", 0), row.get("at", 0))
+        waited_ms = self._clock.now_us() // 1000 - max(row.get("t", 0), row.get("at", 0))
         if claim.forgiven >= PARKS and waited_ms > self._settings.unknown_grace_ms:
             return Buried(claim, "no_handler", self._error(claim, "UnknownHandler", str(error)))
         log.event("warning", "parked", queue=claim.queue, job=claim.id, token=claim.token, handler=row["job"])

@@ -11,7 +11,7 @@ behind the slots, which takes room only where there is such a worker.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import mmap
 import os
 import struct
@@ -206,8 +206,12 @@ def _wipe(fd: int, size: int) -> None:
 def unnamed_file(name: str) -> int:
     """The descriptor of a file that has no name and goes with the last one who holds it. Closed by an exec."""
     if hasattr(os, "memfd_create"):
-        with contextlib.suppress(OSError):
+        try:
             return os.memfd_create(f"batchq-{name}", os.MFD_CLOEXEC)
+        except OSError as error:
+            # Where that call is not allowed a file does as well; where nothing can be opened, no file can.
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
     with tempfile.TemporaryFile() as file:
         fd = os.dup(file.fileno())
         os.set_inheritable(fd, False)

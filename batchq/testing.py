@@ -169,7 +169,7 @@ class Harness:
             return
         from batchq.runner import Runner
 
-        self._runner = Runner(self.app.registry, self.app.settings)
+        self._runner = Runner(self.app.registry, self.app.settings, clock=self.clock)
         self._started = True
         for hook in self.app.worker_start_hooks:
             hook()

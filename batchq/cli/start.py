@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -134,10 +132,11 @@ def start(
     TSTP, CONT  claim nothing more; go on
     USR1        the workers and their stacks to the log
     """
+    from batchq import streams
     from batchq.handover import Heritage, origin
     from batchq.signals import Signals
 
-    _hold_streams()
+    streams.secure()
     began = origin()
     heritage = Heritage.take()
     # After an exec they are blocked until now, and what came meanwhile is recorded here.
@@ -157,18 +156,9 @@ def start(
 
     from batchq.master import Master
 
-    return Master(loaded, settings, list(settings.queues), burst, began, heritage, signals, autoreload).run()
-
-
-def _hold_streams() -> None:
-    """Standard streams that are closed (`>&-`, as some daemons start their children) lead nowhere from now on: else the
-    next file or socket would become one, and be written to by whoever prints."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
-    for name, fd in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(fd, "r" if fd == 0 else "w", closefd=False))  # noqa: SIM115 - for good
+    return Master(
+        loaded, settings, began, burst=burst, heritage=heritage, signals=signals, watches_files=autoreload
+    ).run()
 
 
 def _prepare(app: str | None, queues: tuple[str, ...], flags: dict[str, Any]) -> tuple[App, Settings, bool]:

@@ -50,7 +50,9 @@ class Ledger:
         if not self.path.exists():
             return []
         found = []
-        for line in self.path.read_text().splitlines():
+        # Race: a line that is being written is seen in part.
+        whole = self.path.read_text().rpartition("\n")[0]
+        for line in whole.splitlines():
             k, name, attempt, token, pid, at_ns = line.split(" ")
             if (kind is None or k == kind) and (job is None or name == job):
                 found.append(Entry(k, name, int(attempt), int(token), int(pid), int(at_ns)))

@@ -41,7 +41,7 @@ def die_with_pytest() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def until(condition: Callable[[], T], what: str, within: float = 10.0) -> T:
+def until(condition: Callable[[], T], what: str, within: float = 30.0) -> T:
     """The first true answer of the condition. Raises AssertionError after `within` seconds."""
     deadline = time.monotonic() + within
     while True:
@@ -111,7 +111,7 @@ class Pool:
         known = {int(worker.rsplit(".", 2)[1]) for worker, end in ends.items() if end > 0}
         return [pid for pid in self.workers() if pid in known]
 
-    def wait_ready(self, workers: int, queue: str = "default", within: float = 10.0) -> Pool:
+    def wait_ready(self, workers: int, queue: str = "default", within: float = 30.0) -> Pool:
         """Until so many workers are registered."""
 
         def ready() -> bool:
@@ -140,14 +140,14 @@ class Pool:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    def wait(self, within: float = 10.0) -> int:
+    def wait(self, within: float = 30.0) -> int:
         """The exit code. Raises AssertionError where the master does not end in time."""
         try:
             return self.process.wait(within)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the master has not ended within {within:g} s\n{self._rig.logs()}") from None
 
-    def stop(self, number: int = signal.SIGTERM, within: float = 10.0) -> int:
+    def stop(self, number: int = signal.SIGTERM, within: float = 30.0) -> int:
         """Signals it and answers the exit code."""
         self.send(number)
         return self.wait(within)
@@ -252,19 +252,19 @@ class Rig:
         assert job is not None, f"job {job_id} has left no row"
         return job
 
-    def until(self, condition: Callable[[], T], what: str, within: float = 10.0) -> T:
+    def until(self, condition: Callable[[], T], what: str, within: float = 30.0) -> T:
         """`until`, with the pools' logs in the error."""
         try:
             return until(condition, what, within)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.looks()}\n{self.logs()}") from None
 
-    def until_started(self, job_id: str, times: int = 1, within: float = 10.0) -> int:
+    def until_started(self, job_id: str, times: int = 1, within: float = 30.0) -> int:
         """Until the job's handler has begun so often. Answers the pid of the worker that began it last."""
         self.until(lambda: len(self.ledger.starts(job_id)) >= times, f"job {job_id} has begun {times} times", within)
         return self.ledger.starts(job_id)[times - 1].pid
 
-    def until_counts(self, queue: str = "default", within: float = 10.0, **counts: int) -> QueueStats:
+    def until_counts(self, queue: str = "default", within: float = 30.0, **counts: int) -> QueueStats:
         """Until the queue's counts and totals have these values: `done=3` is the total of the completed."""
 
         def reached() -> QueueStats | None:

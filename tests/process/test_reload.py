@@ -21,6 +21,9 @@ from tests.servers import Server, flavours
 
 APP = """
 VERSION = %r
+if os.path.exists("import.fifo"):
+    # Until somebody opens it for writing.
+    os.close(os.open("import.fifo", os.O_RDONLY))
 
 
 @app.job
@@ -43,7 +46,7 @@ def work():
     note("E")
 
 
-@app.job(timeout=1.5, max_attempts=1)
+@app.job(timeout=2, max_attempts=1)
 def slow():
     note("S")
     time.sleep(60)
@@ -160,7 +163,6 @@ def test_state_is_kept(rig: Rig) -> None:
     rig.until(lambda: pool.lines("quiet"), "it is quiet")
     reload(rig, pool)
     waits = rig.enqueue("version")
-    rig.until(lambda: len(pool.workers()) == 3, "two new ones, and the one that works")
     dead = rig.until(lambda: rig.job(job).state is State.DEAD and rig.job(job), "its time limit is kept")
     assert dead
     assert (dead.reason, dead.attempt) == ("timed_out", 1)
@@ -297,15 +299,20 @@ def test_reload_while_the_store_is_away_forgets_no_death(own: tuple[Rig, Server]
     assert pool.stop() == 0
 
 
-def test_interpreter_that_is_gone_changes_nothing(redis_rig: Rig) -> None:
-    """Its file was replaced in a deployment that went wrong: the old image works on until it is back."""
-    write(redis_rig, "1")
-    python = redis_rig.folder / "python"
+def start_by_link(rig: Rig) -> tuple[Pool, Path]:
+    """A pool whose interpreter is a link, which can be taken away."""
+    python = rig.folder / "python"
     python.symlink_to(os.path.realpath(sys.executable))
     root = str(Path(batchq.__file__).parents[1])
     paths = os.pathsep.join([root, *(path for path in sys.path if path.endswith("site-packages"))])
     enter = f'shift; exec {python} "$@"'
-    pool = redis_rig.start(n=2, before=("sh", "-c", enter, "sh"), PYTHONPATH=paths)
+    return rig.start(n=2, before=("sh", "-c", enter, "sh"), PYTHONPATH=paths), python
+
+
+def test_interpreter_that_is_gone_changes_nothing(redis_rig: Rig) -> None:
+    """Its file was replaced in a deployment that went wrong: the old image works on until it is back."""
+    write(redis_rig, "1")
+    pool, python = start_by_link(redis_rig)
     python.unlink()
     pool.send(signal.SIGHUP)
     redis_rig.until(lambda: pool.lines("reload_failed"), "it is refused")
@@ -314,6 +321,46 @@ def test_interpreter_that_is_gone_changes_nothing(redis_rig: Rig) -> None:
     redis_rig.until(lambda: redis_rig.ledger.entries("S1", job), "old code runs")
     python.symlink_to(os.path.realpath(sys.executable))
     reload(redis_rig, pool)
+    assert pool.stop() == 0
+
+
+def test_exec_that_fails_after_a_good_check_changes_nothing(rig: Rig) -> None:
+    """The interpreter goes between the two: the old image works on, hears signals, and reloads when it is back."""
+    write(rig, "1")
+    pool, python = start_by_link(rig)
+    job = rig.enqueue("gated")
+    rig.until_started(job)
+    workers = pool.workers()
+    fifo = rig.folder / "import.fifo"
+    os.mkfifo(fifo)
+    write(rig, "2")
+    pool.send(signal.SIGHUP)
+
+    def writer() -> int | None:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return None  # Nobody reads yet.
+
+    let_on = rig.until(writer, "the check imports the app", within=20)
+    assert let_on is not None
+    python.unlink()
+    fifo.unlink()
+    os.close(let_on)
+    rig.until(lambda: pool.lines("reload_failed"), "the exec fails", within=20)
+    assert "the next image can't be started" in pool.lines("reload_failed")[0]
+    assert pool.workers() == workers
+    old = rig.enqueue("version")
+    rig.until(lambda: rig.ledger.entries("S1", old), "old code runs")
+    pool.send(signal.SIGTTIN)
+    pool.wait_ready(3)
+    python.symlink_to(os.path.realpath(sys.executable))
+    reload(rig, pool)
+    new = rig.enqueue("version")
+    rig.until(lambda: rig.ledger.entries("S2", new), "new code runs")
+    (rig.folder / "gate").touch()
+    rig.until_counts(done=3)
+    assert [entry.attempt for entry in rig.ledger.starts(job)] == [1]
     assert pool.stop() == 0
 
 

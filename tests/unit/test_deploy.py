@@ -11,7 +11,8 @@ import pytest
 
 from batchq.cli.group import COMMANDS
 from batchq.config import Settings, rules
-from batchq.master import CANT_START, GAVE_UP, LAST_GRACE_S, NO_STORE
+from batchq.master import CANT_START, GAVE_UP, NO_STORE
+from batchq.stopping import LAST_GRACE_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "batchq.service"

@@ -245,6 +245,17 @@ def test_an_unknown_handler_is_parked(app: App, jobs: Harness) -> None:
     assert (job.state, job.attempt) == (State.DELAYED, 0)
 
 
+def test_an_unknown_handler_is_dead_when_its_grace_is_over(app: App, jobs: Harness) -> None:
+    """An hour by the clock of the test."""
+    ref = app.enqueue("elsewhere")
+    jobs.run_for(3500)
+    assert ref.status() is State.DELAYED
+    jobs.run_for(200)
+    job = ref.get()
+    assert job is not None
+    assert (job.state, job.reason) == (State.DEAD, "no_handler")
+
+
 def test_jobs_that_enqueue_each_other_for_ever_are_stopped(app: App, jobs: Harness) -> None:
     """A test fails instead of hanging."""
 
