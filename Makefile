@@ -34,7 +34,9 @@ chaos: ## long runs with kills: make chaos SECONDS=60 SEED=7 STORE=spool
 	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -n 0 -m "slow or not slow" tests/chaos -s $(if $(STORE),-k $(STORE))
 
 bench: ## the benchmarks, one after the other
-	for b in enqueue drain retry latency fairness heavy cost idle growth promote; do $(PY) benchmarks/$$b.py || exit 1; done
+	mkdir -p benchmarks/results
+	(date -u +%F; for b in enqueue drain retry latency fairness heavy cost breakdown idle growth promote; do \
+	  echo; $(PY) benchmarks/$$b.py || exit 1; done) | tee benchmarks/results/batchq.txt
 
 bench-peers: ## batchq beside other job queues, which are installed into environments of their own: make bench-peers ROUNDS=2
 	$(PY) benchmarks/compare.py --rounds $(ROUNDS) --json benchmarks/results/peers.json

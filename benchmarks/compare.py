@@ -118,6 +118,8 @@ def main() -> None:
     if args.report:
         report.publish(json.loads(args.report.read_text()))
         return
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
     print((__doc__ or "").partition("\n")[0])
     result = run(args)
     print(report.table(result))

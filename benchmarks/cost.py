@@ -1,7 +1,8 @@
 """What does a job cost: bytes in the store while it waits, and CPU of workers and of Redis while it passes?
 
-About 100 bytes of JSON a job. Bytes: never claimed, due in an hour, and after a failed attempt (with its error and
-traceback). CPU: two workers, no-op jobs, by the kernel's count and the server's own; beside it the bare loop.
+About 100 bytes of JSON a job. Bytes: never claimed, due in an hour, and after a failed attempt, with its error and
+traceback and with neither. CPU: two workers, no-op jobs, by the kernel's count and the server's own; beside it the
+bare loop.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def waiting_bytes(url: str, jobs: int, *, delay_s: float = 0.0) -> float:
     return (after - before) / jobs
 
 
-def failed_bytes(url: str, jobs: int) -> float:
-    """Bytes of one job that has failed once."""
+def failed_bytes(url: str, handler: str, jobs: int) -> float:
+    """Bytes of one job whose first attempt failed and whose second is due in an hour."""
     work.app.configure({"url": url})
-    store = work.app.store
-    work.fail_for_long.enqueue(0, rig.PAD)
+    store, call = work.app.store, work.app.call(handler)
+    call.enqueue(0, rig.PAD)
     before = used_bytes(url)
-    work.fail_for_long.enqueue_many((n, rig.PAD) for n in range(jobs))
+    call.enqueue_many((n, rig.PAD) for n in range(jobs))
     with rig.workers(url, WORKERS, work.app):
         rig.wait_until(lambda: store.stats("default").counts["delayed"] > jobs, "all have failed", look_s=0.05)
     after = used_bytes(url)
@@ -63,7 +64,8 @@ def bare_cpu(url: str, jobs: int) -> tuple[float, float]:
 def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) -> None:
     rig.row(store, "pending, never claimed", f"{waiting_bytes(new_url(), args.jobs):.0f} bytes")
     rig.row(store, "due in an hour", f"{waiting_bytes(new_url(), args.jobs, delay_s=3600):.0f} bytes")
-    rig.row(store, "failed once, due in an hour", f"{failed_bytes(new_url(), args.jobs // 10):.0f} bytes")
+    for case, handler in (("failed once, error and traceback", "fail_for_long"), ("failed by Retry", "come_again")):
+        rig.row(store, case, f"{failed_bytes(new_url(), handler, args.jobs // 10):.0f} bytes")
     runs = [rig.drained(new_url(), work.app, work.noop, args.jobs, WORKERS) for _ in range(args.repeat)]
     mine, redis = rig.middle(run.workers_us for run in runs), rig.middle(run.redis_us for run in runs)
     if store != "redis":

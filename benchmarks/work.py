@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from batchq import App, current_job, fixed
+from batchq import App, Retry, current_job, fixed
 
 app = App()
 
@@ -42,6 +42,12 @@ def fail_once(n: int, pad: str) -> None:
 def fail_for_long(n: int, pad: str) -> None:
     """Fails, and waits an hour for its second attempt."""
     raise ValueError("fails")
+
+
+@app.job(backoff=fixed(3600))
+def come_again(n: int, pad: str) -> None:
+    """Asks for its second attempt in an hour, without a traceback."""
+    raise Retry(after=3600)
 
 
 @app.job

@@ -11,7 +11,8 @@ from typing import Any
 from peers import plot
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE, PLOT = ROOT / "benchmarks" / "results" / "peers.md", ROOT / "docs" / "peers.svg"
+RESULTS = ROOT / "benchmarks" / "results"
+TABLE, PLOT = RESULTS / "peers.md", ROOT / "docs" / "peers.svg"
 README = ROOT / "README.md"
 _SECTION = re.compile(r"(<!-- peers: made by benchmarks/compare.py -->\n).*(<!-- /peers -->)", re.DOTALL)
 
@@ -33,10 +34,10 @@ FIGURES = (
     Figure("one_per_s", "one", "enqueued one by one, /s", more_is_better=True),
     Figure("many_per_s", "drain", "enqueued in bulk, /s", more_is_better=True),
     Figure("retry_per_s", "retry", "failing once, jobs/s", more_is_better=True),
-    Figure("pickup_p50_ms", "times", "picked up after, ms", 1),
-    Figure("pickup_p99_ms", "times", "p99", 1),
-    Figure("late_p50_ms", "times", "delayed: late by, ms", 1),
-    Figure("late_p99_ms", "times", "p99", 1),
+    Figure("pickup_p50_ms", "times", "picked up after, p50 ms", 1),
+    Figure("pickup_p99_ms", "times", "picked up after, p99 ms", 1),
+    Figure("late_p50_ms", "times", "delayed: late by, p50 ms", 1),
+    Figure("late_p99_ms", "times", "delayed: late by, p99 ms", 1),
     Figure("bytes_a_job", "drain", "Redis bytes a pending job"),
     Figure("redis_us", "drain", "Redis CPU us a job"),
     Figure("workers_us", "drain", "worker CPU us a job"),
@@ -64,14 +65,27 @@ def label(system: str) -> str:
     )
 
 
-def table(result: dict[str, Any]) -> str:
-    """Markdown: a row a system; the best of each column is bold."""
-    shown = [figure for figure in FIGURES if column(result, figure)]
+#: What the README has room for.
+SHORT = (
+    "drain_per_s",
+    "one_per_s",
+    "many_per_s",
+    "retry_per_s",
+    "pickup_p99_ms",
+    "late_p99_ms",
+    "bytes_a_job",
+    "idle_mib",
+)
+
+
+def table(result: dict[str, Any], names: tuple[str, ...] = ()) -> str:
+    """Markdown: a row a system; the best of each column is bold. `names`: these figures only."""
+    shown = [figure for figure in FIGURES if column(result, figure) and (not names or figure.name in names)]
     lines = ["| | " + " | ".join(figure.head for figure in shown) + " |", "|---" * (len(shown) + 1) + "|"]
     best = {}
     for figure in shown:
-        found = column(result, figure)
-        best[figure.name] = (max if figure.more_is_better else min)(found.values())
+        found = [value for value in column(result, figure).values() if value >= 0]
+        best[figure.name] = (max if figure.more_is_better else min)(found, default=None)
     for system in result["runs"]:
         cells = []
         for figure in shown:
@@ -122,7 +136,8 @@ def publish(result: dict[str, Any]) -> None:
     note = "Two workers, but for the idle ones; about 100 bytes of JSON a job; Redis saves nothing.\n"
     TABLE.write_text(f"{head}{note}\n{table(result)}\n\n{details(result)}\n")
     PLOT.write_text(plot.panels(_panels(result), f"batchq beside other job queues: {origin(result)}"))
-    section = f"\n{table(result)}\n\n{origin(result)}. {used_by_others(result)}\n\n"
+    picture = f"![bars of the table below](docs/{PLOT.name})"
+    section = f"\n{picture}\n\n{table(result, SHORT)}\n\n{origin(result)}. {used_by_others(result)}\n\n"
     README.write_text(_SECTION.sub(lambda found: found[1] + section + found[2], README.read_text()))
 
 
@@ -138,7 +153,8 @@ def _panels(result: dict[str, Any]) -> list[plot.Panel]:
     made = []
     for figure in FIGURES:
         if figure.name in chosen:
-            found = column(result, figure)
+            # Jobs that ran early are not late by less than nothing.
+            found = {name: value for name, value in column(result, figure).items() if value >= 0}
             ranked = sorted(found.items(), key=lambda item: item[1], reverse=figure.more_is_better)
             bars = [plot.Bar(label(name), value, name.startswith("batchq")) for name, value in ranked]
             made.append(plot.Panel(chosen[figure.name], bars, figure.digits))

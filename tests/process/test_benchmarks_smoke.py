@@ -14,7 +14,10 @@ import pytest
 from tests.servers import flavours
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-NAMES = ("cost", "drain", "enqueue", "fairness", "growth", "heavy", "idle", "latency", "promote", "retry", "size")
+NAMES = (
+    *("breakdown", "cost", "drain", "enqueue", "fairness", "growth"),
+    *("heavy", "idle", "latency", "promote", "retry", "size"),
+)
 DEADLINE_S = 100
 
 
