@@ -1,6 +1,6 @@
 """Does a short job wait behind a long one while another worker is idle?
 
-One job in a hundred takes 2 s, the others 1 ms; they come one by one, so that most workers are idle most of the time.
+One job in 200 takes 2 s, the others 1 ms; they come 5 ms apart, so that of four workers two are idle nearly always.
 Twice: long and short jobs of different handlers, and of one handler, whose name does not tell. The wait of the short
 ones is from the call of enqueue to the handler's first line; an idle pool with short jobs alone stands beside it.
 """
@@ -17,7 +17,7 @@ import latency
 import rig
 import work
 
-WORKERS, ONE_IN = 4, 100
+WORKERS, ONE_IN = 4, 200
 
 
 def waits(url: str, jobs: int, send: Callable[[int], None]) -> list[float]:
