@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from batchq.errors import StoreUnavailable as StoreUnavailable
     from batchq.errors import StoreVersion as StoreVersion
     from batchq.errors import UnknownHandler as UnknownHandler
+    from batchq.flow import Breaker as Breaker
+    from batchq.flow import Limit as Limit
     from batchq.grouped import BatchJob as BatchJob
     from batchq.job import Job as Job
     from batchq.lifecycle import State as State
@@ -68,6 +70,7 @@ _HOMES = {
         "UnknownHandler",
     ),
     "batchq.grouped": ("BatchJob",),
+    "batchq.flow": ("Breaker", "Limit"),
     "batchq.job": ("Job",),
     "batchq.lifecycle": ("State", "Word"),
     "batchq.refs": ("Enqueued", "JobDead", "JobRef", "ResultGone"),

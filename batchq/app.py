@@ -23,6 +23,7 @@ from batchq.batch import Batch, find_batch, list_batches
 from batchq.batch import around as _batch
 from batchq.clock import SYSTEM, Clock
 from batchq.errors import InternalError, milliseconds
+from batchq.flow import Breaker, Limit, make_limits
 from batchq.handler import (
     AsyncHandler,
     BatchDecorator,
@@ -205,6 +206,12 @@ class App:
         batch_claim: bool = True,
         threads: bool = False,
         offline: bool = False,
+        rate: str | None = None,
+        limit: int | None = None,
+        key: Callable[..., Any] | None = None,
+        breaker: Breaker | None = None,
+        concurrency: int | None = None,
+        limits: Sequence[Limit] = (),
     ) -> JobDecorator: ...
 
     @overload
@@ -241,6 +248,12 @@ class App:
         linger: Duration | None = None,
         bisect: bool = False,
         offline: bool = False,
+        rate: str | None = None,
+        limit: int | None = None,
+        key: Callable[..., Any] | None = None,
+        breaker: Breaker | None = None,
+        concurrency: int | None = None,
+        limits: Sequence[Limit] = (),
     ) -> Any:
         """Registers a handler, under the function's name unless given.
 
@@ -253,6 +266,9 @@ class App:
         `batch=500`: the function is called with a list of up to so many jobs (`BatchJob`, see docs/batches.md); where
         there are fewer it waits `linger` seconds for more; with `bisect` a call that raises is made again with each
         half.
+
+        `rate` ("100/s"), `limit` (at once), `breaker`: over all workers and hosts, of the handler or, with `key` (a
+        function of the job's arguments), of each key; `limits`: more of them. `concurrency`: at once in one worker.
         Raises ConfigError for a wrong argument, and for a name that is taken.
         """
 
@@ -271,6 +287,7 @@ class App:
                 linger=linger,
                 bisect=bisect,
                 offline=offline,
+                limits=lambda: make_limits(limits, rate, limit, key, breaker, concurrency),
             )
             self.registry.register(spec)
             if result is True:
@@ -280,6 +297,12 @@ class App:
             return AsyncHandler(self, spec) if spec.is_async else Handler(self, spec)
 
         return register if function is None else register(function)
+
+    def limit_queue(
+        self, queue: str, *, rate: str | None = None, limit: int | None = None, breaker: Breaker | None = None
+    ) -> None:
+        """Limits all jobs of a queue together, over all workers and hosts: see `job`. Raises ConfigError."""
+        self.registry.limit_queue(queue, Limit(rate, limit, None, breaker))
 
     def on_worker_start(self, hook: Hook) -> Hook:
         """Calls the function in each worker, after the fork and before its first job: open database pools there."""

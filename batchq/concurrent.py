@@ -337,9 +337,23 @@ class ConcurrentWorker:
         if got.claims:
             # The spool has taken this worker off the list of those that wait.
             self._listens = False
-        for claim in got.claims:
+        claims = got.claims
+        if claims and self._runner.is_limited:
+            claims = await self._admit(queue, claims)
+        for claim in claims:
             self._begin(claim)
         return len(outcomes) + len(got.claims) + got.renewed
+
+    async def _admit(self, queue: str, claims: Sequence[Claim]) -> Sequence[Claim]:
+        try:
+            admitted = await self._ask(self._desk.admit, queue, claims)
+        except StoreUnavailable:
+            for claim in claims:
+                self._end(Released(claim._replace(gated=True)))
+            raise
+        for outcome in admitted.ended:
+            self._end(outcome)
+        return admitted.claims
 
     def _believe(self, got: Got, mine: dict[tuple[str, int], _Run]) -> None:
         """What the store counts as this worker's no more is finished all the same; its settling will be refused."""

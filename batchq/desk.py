@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from uuid import getnode
 
 from batchq import log
+from batchq.admission import Admitted, admit
 from batchq.app import App
 from batchq.clock import monotonic
 from batchq.config import Settings
@@ -136,6 +137,10 @@ class Desk:
         if claims:
             log.event("warning", "unknown_claims", queue=queue, worker=self.id, jobs=len(claims))
             self._store.release(queue, self.id, [Released(claim) for claim in claims])
+
+    def admit(self, queue: str, claims: Sequence[Claim]) -> Admitted:
+        """Those of the claims that may run now. Raises StoreUnavailable."""
+        return admit(self._store, self._runner, queue, self.id, claims)
 
     def tell(self, queue: str, outcomes: Sequence[Outcome], words: Sequence[Word]) -> None:
         """Says what is worth saying of settled attempts."""

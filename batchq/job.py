@@ -173,6 +173,8 @@ class Claim(NamedTuple):
     forgiven: int = 0
     crashes: int = 0
     lost: int = 0
+    #: It may hold places at gates (see `gates`), which it leaves when it is settled.
+    gated: bool = False
 
     @property
     def attempt(self) -> int:

@@ -52,6 +52,8 @@ class Word(StrEnum):
     PAUSED = "paused"
     #: claim: the store counts other claims for this worker than it believes to hold; they are listed.
     HELD = "held"
+    #: admit: the job may not run yet; it waits, delayed, for its turn.
+    PARKED = "parked"
     #: seal: the lease was renewed since it was looked at.
     RENEWED = "renewed"
 
@@ -79,6 +81,9 @@ MOVES: tuple[Move, ...] = (
     Move("enqueue", (), (_P, _D), "a new job, unless its id is known or the call was done before"),
     Move("register", (), (), "a worker's lease begins; always under a new id"),
     Move("claim", (_P,), (_A,), "attempts += 1 is the token; the job stands among the worker's claims"),
+    Move("admit", (_A,), (_D, _G), "past the job's gates; or it waits for its turn at one, forgiven"),
+    Move("trip", (), (), "a gate is opened by hand: nobody passes for a while"),
+    Move("mend", (), (), "a gate is closed by hand: jobs pass again"),
     Move("renew", (), (), "the master prolongs its workers' leases and learns of cancel marks"),
     Move("complete", (_A,), (_C,), "the attempt went well: the row goes, or is kept for its retention"),
     Move("retry", (_A,), (_D, _X, _G), "a failed attempt: delayed by its backoff; dead when the budget is spent"),

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
+from batchq import gates
 from batchq.clock import MAX_FIRE_MS, SYSTEM, Clock, due_ms, fire_ms
 from batchq.errors import ConfigError, InternalError, QueueFull, StoreCorrupt
+from batchq.gates import Admission, GateState
 from batchq.job import (
     ERRORS_KEPT,
     SNOOZE_MIN_MS,
@@ -149,6 +151,13 @@ class _Queue:
         #: Given ids whose jobs have ended -> until when they are known.
         self.remembered: dict[str, int] = {}
         self.totals = dict.fromkeys(TOTALS, 0)
+        #: Gates, the passes of jobs at them, and who waits at which: (gate, place) -> (token, id).
+        self.doors: dict[str, gates.Door] = {}
+        self.passes: dict[str, gates.Pass] = {}
+        self.waiters: dict[tuple[str, int], tuple[int, str]] = {}
+        #: When jobs have passed a gate with a rate.
+        self.passed: dict[str, list[int]] = {}
+        self.turns = 0
         self.batches: dict[str, _Batch] = {}
         #: Jobs whose rows stand -> the batch they are in.
         self.batched: dict[str, str] = {}
@@ -225,6 +234,76 @@ class _Queue:
         if entry.given:
             self.remembered.pop(entry.id, None)
             self.remembered[entry.id] = now + self._remember_ms
+
+
+class _Hall(gates.Hall):
+    """The gates of a queue, at one instant."""
+
+    def __init__(self, q: _Queue, now_us: int) -> None:
+        self._q = q
+        self.now_us = now_us
+
+    def door(self, name: str) -> gates.Door:
+        return self._q.doors.get(name) or gates.Door(name)
+
+    def put(self, door: gates.Door) -> None:
+        self._q.doors[door.name] = door
+        if door.is_idle and self.first(door.name) is None:
+            del self._q.doors[door.name]
+
+    def pass_of(self, job_id: str) -> gates.Pass | None:
+        return self._q.passes.get(job_id)
+
+    def parked_at(self, job_id: str) -> list[str]:
+        """Where a job waits."""
+        return [name for (name, _), (_, waiting) in self._q.waiters.items() if waiting == job_id]
+
+    def give_pass(self, job_id: str, given: gates.Pass | None) -> None:
+        self._q.passes.pop(job_id, None)
+        if given is not None:
+            self._q.passes[job_id] = given
+
+    def first(self, name: str) -> gates.Waiting | None:
+        for gate, place in sorted(self._q.waiters):
+            if gate != name:
+                continue
+            token, job_id = self._q.waiters[gate, place]
+            entry = self._q.jobs.get(job_id)
+            if entry is not None and entry.attempts == token:
+                return gates.Waiting(place, job_id)
+            del self._q.waiters[gate, place]
+        return None
+
+    def wait(self, name: str, place: int, token: int, job_id: str) -> None:
+        self._q.waiters[name, place] = token, job_id
+
+    def wait_no_more(self, name: str, place: int) -> None:
+        self._q.waiters.pop((name, place), None)
+
+    def new_place(self) -> int:
+        self._q.turns += 1
+        return self._q.turns
+
+    def passed(self, name: str, since_us: int) -> list[int]:
+        stamps = [at for at in self._q.passed.get(name, []) if at >= since_us]
+        self._q.passed[name] = stamps
+        return stamps
+
+    def note_passed(self, name: str, job_id: str, token: int) -> None:
+        self._q.passed.setdefault(name, []).append(self.now_us)
+
+    def call(self, ids: Sequence[str]) -> None:
+        entries = [self._q.jobs[job_id] for job_id in ids]
+        for entry in reversed([one for one in entries if one.state is State.DELAYED]):
+            self._q.take(entry)
+            self._q.put_pending(entry, self.now_ms, head=True)
+            self._q.totals["promoted"] += 1
+
+    def set_fire(self, job_id: str, fire_ms: int) -> None:
+        entry = self._q.jobs[job_id]
+        if entry.state is State.DELAYED:
+            self._q.take(entry)
+            self._q.put(entry, State.DELAYED, fire_ms, self.now_ms)
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------
@@ -510,6 +589,44 @@ class MemoryStore(Store):
         q.put_pending(entry, due_ms(now_us), head=True)
         return Word.OK
 
+    def admit(self, queue: str, worker: str, admissions: Sequence[Admission], *, again: bool = False) -> list[Word]:
+        words = []
+        with self._lock:
+            q, now_us = self._at(queue)
+            hall = _Hall(q, now_us)
+            for claim, doors in admissions:
+                entry = self._held(q, worker, claim)
+                if entry is None:
+                    words.append(Word.SETTLED if again else Word.STALE)
+                    continue
+                fire = gates.admit(hall, claim.id, claim.token, doors)
+                words.append(Word.OK if fire is None else self._park(q, entry, fire, now_us))
+            for name in sorted({gate.name for _, doors in admissions for gate in doors}):
+                gates.tend(hall, name)
+        return words
+
+    def _park(self, q: _Queue, entry: _Entry, fire: int, now_us: int) -> Word:
+        q.take(entry)
+        if entry.cancel:
+            return self._end_cancelled(q, entry, now_us)
+        entry.forgiven += 1
+        q.put(entry, State.DELAYED, fire, due_ms(now_us))
+        return Word.PARKED
+
+    def trip(self, queue: str, gate: str, for_ms: int) -> None:
+        with self._lock:
+            gates.trip(_Hall(*self._at(queue)), gate, for_ms)
+
+    def mend(self, queue: str, gate: str) -> None:
+        with self._lock:
+            gates.mend(_Hall(*self._at(queue)), gate)
+
+    def gates(self, queue: str) -> list[GateState]:
+        with self._lock:
+            q, _ = self._at(queue)
+            at = [name for name, _ in q.waiters]
+            return [gates.state_of(door, at.count(name)) for name, door in sorted(q.doors.items())]
+
     def exchange(
         self, queue: str, worker: str, outcomes: Sequence[Outcome], want: int, held: int, *, again: bool = False
     ) -> Exchange:
@@ -522,6 +639,7 @@ class MemoryStore(Store):
         words = [Word.OK] * len(outcomes)
         with self._lock:
             q, now_us = self._at(queue)
+            hall = _Hall(q, now_us)
             # Releases go to the head one by one, so the last goes first: the batch keeps its order.
             order = [i for i, outcome in enumerate(outcomes) if not isinstance(outcome, Released)]
             order += [i for i in reversed(range(len(outcomes))) if isinstance(outcomes[i], Released)]
@@ -532,8 +650,18 @@ class MemoryStore(Store):
                     words[i] = Word.SETTLED if again else Word.STALE
                     q.totals["fenced"] += not again
                     continue
+                fire = gates.judge(hall, outcome) if outcome.claim.gated else None
+                if fire is not None:
+                    # Forgiven: it waits again.
+                    word = self._park(q, entry, fire, now_us)
+                    words[i] = Word.OK if word is Word.PARKED else word
+                    for name in hall.parked_at(outcome.claim.id):
+                        gates.tend(hall, name)
+                    continue
                 q.take(entry)
                 words[i] = self._end(q, entry, outcome, now_us)
+                if outcome.claim.gated:
+                    gates.leave(hall, outcome.claim, gates.verdict_of(outcome))
         return words
 
     def _held(self, q: _Queue, worker: str, claim: Claim) -> _Entry | None:
@@ -598,7 +726,8 @@ class MemoryStore(Store):
                     return Sealed(Word.RENEWED)
                 holder.end_ms = 0
                 q.totals["reaped"] += len(holder.claims)
-            return Sealed(Word.OK, tuple(q.jobs[id].claim(q.name) for id in holder.claims))
+            held = (q.jobs[id].claim(q.name) for id in holder.claims)
+            return Sealed(Word.OK, tuple(claim._replace(gated=True) for claim in held))
 
     def reap(self, queue: str, worker: str, outcomes: Sequence[Lost]) -> int:
         with self._lock:
@@ -611,6 +740,7 @@ class MemoryStore(Store):
                 if entry is not None:
                     q.take(entry)
                     self._reap(q, entry, outcome, now_us)
+                    gates.leave(_Hall(q, now_us), outcome.claim, gates.Verdict.NONE)
             if not holder.claims:
                 del q.workers[worker]
             return len(holder.claims)

@@ -26,6 +26,7 @@ from batchq.errors import (
     StoreUnavailable,
     StoreVersion,
 )
+from batchq.gates import OPEN, Admission, Gate, GateState
 from batchq.job import (
     Buried,
     Claim,
@@ -160,6 +161,22 @@ def _enqueued(queue: str, jobs: Sequence[NewJob], answer: Reply, max_pending: in
     for place in answer[1:]:
         words[place - 1] = Word.KNOWN
     return words
+
+
+def _gated(name: str, outcomes: Sequence[Any]) -> str:
+    """The script of a move: one that looks after gates, where a claim may hold places at some."""
+    return f"gated/{name}" if any(out.claim.gated for out in outcomes) else name
+
+
+def _terms(gate: Gate) -> str:
+    name, limit, count, period_ms, threshold, reset_ms = gate
+    return f"{name}\t{limit} {count} {period_ms} {threshold} {reset_ms}"
+
+
+def _gate_state(name: str, words: list[str], waiting: int) -> GateState:
+    """The layout is in lua/include/gate.lua."""
+    busy, _, _, failures, ends, limit, count, period, *_ = map(int, words[1:])
+    return GateState(name, busy, waiting, words[0], failures, ends if words[0] == OPEN else 0, limit, count, period)
 
 
 def _words(reply: Reply) -> list[Word]:
@@ -510,6 +527,7 @@ class RedisStore(Store):
 
     def _settle(self, kind: type, queue: str, worker: str, outcomes: Sequence[Any], again: bool) -> list[Word]:
         name, pack, weigh = _SETTLE[kind]
+        move = _gated(name, outcomes)
         chunks = list(_chunks(outcomes, weigh))
         words: list[Word] = []
         # Each release goes to the head: the last chunk first, or the batch would not keep its order.
@@ -517,7 +535,7 @@ class RedisStore(Store):
             argv = [arg for out in chunk for arg in pack(out)]
 
             def send(link: Link, flag: int, argv: list[Arg] = argv) -> list[Reply]:
-                return self._ask(link, [self._eval(name, queue, [flag, *argv], worker)])
+                return self._ask(link, [self._eval(move, queue, [flag, *argv], worker)])
 
             got = _words(self._run_settling(queue, worker, send, again)[0])
             self._count_fenced(queue, got)
@@ -573,7 +591,11 @@ class RedisStore(Store):
             name, pack, weigh = _SETTLE[kind]
             chunks = list(_chunks(places, lambda place, weigh=weigh: weigh(outcomes[place])))  # type: ignore[misc]
             calls += [
-                (name, chunk, [arg for place in chunk for arg in pack(outcomes[place])])
+                (
+                    _gated(name, [outcomes[place] for place in chunk]),
+                    chunk,
+                    [arg for place in chunk for arg in pack(outcomes[place])],
+                )
                 for chunk in (reversed(chunks) if name == "release" else chunks)
             ]
         claim = self._eval("claim", queue, [worker, min(want, MAX_JOBS), held], worker)
@@ -604,13 +626,49 @@ class RedisStore(Store):
     def seal(self, queue: str, worker: str, expected_ms: int | None = None) -> Sealed:
         expected: Arg = "" if expected_ms is None else expected_ms
         answer = self._move("seal", queue, [worker, expected], worker)
-        return Sealed(Word(answer[0].decode()), _claims(queue, answer[1:]))
+        # Nobody knows here who has passed a gate: whoever reaps them looks.
+        claims = tuple(claim._replace(gated=True) for claim in _claims(queue, answer[1:]))
+        return Sealed(Word(answer[0].decode()), claims)
 
     def reap(self, queue: str, worker: str, outcomes: Sequence[Lost]) -> int:
         left = 0
         for chunk in list(_chunks(outcomes, _error_bytes)) or [[]]:
-            left = int(self._move("reap", queue, [worker, *(arg for out in chunk for arg in _lost(out))], worker))
+            left = int(
+                self._move(
+                    _gated("reap", chunk), queue, [worker, *(arg for out in chunk for arg in _lost(out))], worker
+                )
+            )
         return left
+
+    def admit(self, queue: str, worker: str, admissions: Sequence[Admission], *, again: bool = False) -> list[Word]:
+        words: list[Word] = []
+        for chunk in _chunks(admissions, lambda one: sum(len(gate.name) + 60 for gate in one.gates)):
+            argv = [arg for claim, doors in chunk for arg in (claim.id, claim.token, "\n".join(map(_terms, doors)))]
+
+            def send(link: Link, flag: int, argv: Sequence[Arg] = tuple(argv)) -> list[Reply]:
+                return self._ask(link, [self._eval("admit", queue, [flag, *argv], worker)])
+
+            words += _words(self._run_settling(queue, worker, send, again)[0])
+        return words
+
+    def trip(self, queue: str, gate: str, for_ms: int) -> None:
+        self._move("trip", queue, [gate, for_ms])
+
+    def mend(self, queue: str, gate: str) -> None:
+        self._move("mend", queue, [gate])
+
+    def gates(self, queue: str) -> list[GateState]:
+        flat = self._run(("HGETALL", self._of(queue, "gates")))[0]
+        pairs = ((flat[i], flat[i + 1]) for i in range(0, len(flat), 2))
+        told = {name[2:]: text.decode().split() for name, text in pairs if name.startswith(b"g:")}
+        if not told:
+            return []
+        key = self._of(queue, "waiters")
+        counts = self._run(*(("ZLEXCOUNT", key, b"[%b\0" % name, b"(%b\1" % name) for name in told))
+        return [
+            _gate_state(name.decode(), words, int(waiting))
+            for (name, words), waiting in sorted(zip(told.items(), counts, strict=True))
+        ]
 
     def _each(self, name: str, queue: str, ids: Sequence[str]) -> list[Word]:
         words: list[Word] = []

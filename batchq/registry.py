@@ -12,6 +12,7 @@ from typing import Any, Literal
 from batchq.arity import Arity
 from batchq.backoff import BackoffLike, Called, Curve, as_backoff
 from batchq.errors import ConfigError, UnknownHandler, milliseconds
+from batchq.flow import Limit
 from batchq.job import check_id, check_priority, check_queue
 from batchq.kinds import MAX_COUNT
 
@@ -93,6 +94,8 @@ class HandlerSpec:
     bisect: bool = False
     #: It may run from the fallback spool while the server is away.
     offline: bool = False
+    #: What its jobs have to pass before they run.
+    limits: tuple[Limit, ...] = ()
 
     def arity(self) -> Arity | None:
         """What its jobs can be called with; None: anything, for the function takes jobs."""
@@ -140,6 +143,7 @@ def make_spec(
     linger: Duration | None = None,
     bisect: bool = False,
     offline: bool = False,
+    limits: Callable[[], tuple[Limit, ...]] = tuple,
 ) -> HandlerSpec:
     """Checks what `@app.job` was given. Raises ConfigError that names the handler and the argument."""
     if not callable(function):
@@ -172,6 +176,7 @@ def make_spec(
             threads,
             *_check_batch(function, batch, linger, bisect),
             offline=offline,
+            limits=limits(),
         )
     except ConfigError as error:
         raise ConfigError(f"handler {name!r:.100} ({place(function)}): {error}") from None
@@ -223,6 +228,10 @@ class Registry:
     """The handlers of an app, by name."""
 
     _specs: dict[str, HandlerSpec] = field(default_factory=dict)
+    #: Limits of whole queues.
+    queue_limits: dict[str, Limit] = field(default_factory=dict)
+    #: Any job may have gates to pass.
+    is_limited: bool = False
 
     def register(self, spec: HandlerSpec) -> None:
         """Raises ConfigError where the name is taken: at import, before a job could meet the wrong code."""
@@ -233,6 +242,11 @@ class Registry:
                 "give one of them another name: @app.job(name=...)"
             )
         self._specs[spec.name] = spec
+        self.is_limited = self.is_limited or bool(spec.limits)
+
+    def limit_queue(self, queue: str, limit: Limit) -> None:
+        self.queue_limits[check_queue(queue)] = limit
+        self.is_limited = True
 
     def replace(self, name: str, **changes: Any) -> HandlerSpec:
         """Changes the terms of a handler that is registered already; answers the new ones."""

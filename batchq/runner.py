@@ -15,6 +15,8 @@ from batchq.backoff import DEFAULT, Called, Curve
 from batchq.clock import SYSTEM, Clock
 from batchq.config import Settings, scrub
 from batchq.errors import Dead, JobCancelled, JobTimeout, Retry, Snooze, UnknownHandler
+from batchq.flow import gates_of
+from batchq.gates import Gate
 from batchq.grouped import Group
 from batchq.job import SNOOZE_MIN_MS, Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, pack_error
 from batchq.registry import HandlerSpec, Registry
@@ -66,6 +68,8 @@ class Runner:
         self.worker = worker
         self._clock = clock
         self._loop: asyncio.Runner | None = None
+        #: Jobs may have gates to pass.
+        self.is_limited = registry.is_limited
 
     def prepare(self, claim: Claim) -> Prepared | Outcome:
         """Reads the row and finds the handler; an outcome where there is nothing that could run."""
@@ -98,6 +102,17 @@ class Runner:
         # A short grace leaves room for the chances all the same.
         most = min(PARK_MAX_MS, max(SNOOZE_MIN_MS, self._settings.unknown_grace_ms // PARKS))
         return Snoozed(claim, min(most, PARK_MS << min(claim.forgiven, 10)))
+
+    def gates(self, ready: Prepared) -> list[Gate] | Outcome:
+        """What the job has to pass before it runs; an outcome where its key can't be told."""
+        spec, queue = ready.spec, ready.claim.queue
+        try:
+            found = list(gates_of(spec.limits, spec.name, self.worker, ready.args, ready.kwargs))
+        except Exception as error:  # noqa: BLE001 - a key function's fault is a failed attempt
+            error.add_note(f"key: the function of handler {spec.name!r} that names what its limits are for")
+            return self.outcome_of(ready, error)
+        limit = self._registry.queue_limits.get(queue)
+        return found if limit is None else [*found, limit.gate(f"queue {queue}")]
 
     def run(self, claim: Claim) -> Outcome:
         """Prepares and calls."""

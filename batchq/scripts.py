@@ -25,7 +25,7 @@ _REST = re.compile(r"^--\s+(?:KEYS\s+)?(\d+)\.\.\s+(\w+)\s+(?:LIST|SET|ZSET|HASH
 QUEUE_KEYS = frozenset(
     {"pending", "prioritized", "delayed", "rows", "attempts", "notes", "priority", "active", "leases", "dead"}
     | {"completed", "results", "mark", "given", "wake", "timer", "meta"}
-    | {"batched", "batches", "batch_ends"}
+    | {"batched", "batches", "batch_ends", "gates", "waiters", "passed"}
 )
 
 
@@ -69,8 +69,50 @@ def expand(name: str, replaced: Mapping[str, str] | None = None) -> str:
     return _INCLUDE.sub(include, _read(name))
 
 
+#: The moves out of active as the holders of places at gates make them: how many arguments a job has, behind the first;
+#: and what the end says about the other side.
+_GATED = {
+    "complete": (3, "'good'"),
+    "bury": (4, "'good'"),
+    "retry": (7, "(argv[i + 4] == 'failed' or argv[i + 4] == 'timed_out') and 'bad' or 'none'"),
+    "snooze": (3, "'none'"),
+    "release": (3, "'none'"),
+    "reap": (5, "'none'"),
+}
+#: What gates touch, beside what the move does.
+_AT_GATES = (
+    *("active", "attempts", "rows", "notes", "priority", "given", "delayed", "pending", "prioritized", "meta"),
+    *("timer", "wake", "batched", "batches", "batch_ends", "gates", "waiters", "passed"),
+)
+_WITHIN = ("clock", "whole", "hint", "note", "ready", "delay", "ends", "batch", "failed", "gate", "gated")
+
+
+def _gate(move: Script, replaced: Mapping[str, str] | None) -> Script:
+    """The same move for jobs that may hold places at gates: the script as it is, inside what the gates have to do."""
+    step, verdict = _GATED[move.name]
+    keys = (*move.keys, *(key for key in _AT_GATES if key not in move.keys))
+    named = ", ".join(f"{key} = KEYS[{n}]" for n, key in enumerate(keys, 1))
+    around = [(replaced or {}).get(name) or _read(f"include/{name}") for name in _WITHIN]
+    text = "\n".join(
+        (
+            *around,
+            f"local k = {{{named}}}",
+            "local function move(KEYS, ARGV)",
+            move.text.decode(),
+            "end",
+            f"return gated(k, ARGV, 2, {step}, move, function(argv, i) return {verdict} end)",
+        )
+    ).encode()
+    return Script(move.name, text, hashlib.sha1(text).hexdigest(), keys, move.each)
+
+
 def load(name: str, replaced: Mapping[str, str] | None = None) -> Script:
-    """Reads `lua/<name>.lua`. Raises InternalError where its header names keys that no queue has, or skips a number."""
+    """Reads `lua/<name>.lua`; `gated/<name>` is the move for those at gates.
+
+    Raises InternalError where its header names keys that no queue has, or skips a number.
+    """
+    if name.startswith("gated/"):
+        return _gate(load(name.removeprefix("gated/"), replaced), replaced)
     text = expand(name, replaced)
     head = _read(name).split("-- ARGV")[0]
     keys = [(int(number), key) for number, key in _KEY.findall(head)]

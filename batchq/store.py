@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
+from batchq.gates import Admission, GateState
 from batchq.job import (
     Buried,
     Claims,
@@ -178,6 +179,26 @@ class Store(ABC):
         OK, CANCELLED, STALE, SETTLED."""
 
     @abstractmethod
+    def admit(self, queue: str, worker: str, admissions: Sequence[Admission], *, again: bool = False) -> list[Word]:
+        """Claimed jobs past their gates, in order. OK: it may run; its claim holds a place at each gate, and has to be
+        settled with `gated`. PARKED: delayed, forgiven; it comes back when it is its turn. CANCELLED, STALE, SETTLED.
+
+        Repeating it is safe: a claim that has passed has passed.
+        """
+
+    @abstractmethod
+    def trip(self, queue: str, gate: str, for_ms: int) -> None:
+        """Opens a gate by hand: nobody passes for so long, then one as a probe."""
+
+    @abstractmethod
+    def mend(self, queue: str, gate: str) -> None:
+        """Closes a gate by hand: jobs pass, and those that wait are called."""
+
+    @abstractmethod
+    def gates(self, queue: str) -> list[GateState]:
+        """The gates of a queue at which anything is going on, by name."""
+
+    @abstractmethod
     def exchange(
         self, queue: str, worker: str, outcomes: Sequence[Outcome], want: int, held: int, *, again: bool = False
     ) -> Exchange:
@@ -195,6 +216,7 @@ class Store(ABC):
     def seal(self, queue: str, worker: str, expected_ms: int | None = None) -> Sealed:
         """The worker is gone for good: renew, claim and register answer SEALED from now on. Answers its claims.
 
+        Its claims are `gated`: nobody knows here which of them hold places at gates, and whoever reaps them looks.
         With `expected_ms` only where its lease end still is that value, else RENEWED. Repeating it is safe: it
         answers what is still held. Totals: `reaped` grows by what stood there at the first sealing.
         """

@@ -121,11 +121,18 @@ class Harness:
 
     def _run_next(self) -> list[Ran]:
         """One call of a handler: one attempt, or one for each job of a batch handler."""
+        from batchq.admission import admit
+
         worker = f"testing-{self._depth}"
         for queue in self.store.queues():
             self.store.register(queue, worker, _LEASE_MS)
-            for claim in self.store.claim(queue, worker, 1, 0).claims:
-                return self._run(queue, worker, claim)
+            while claims := self.store.claim(queue, worker, 1, 0).claims:
+                self._start()
+                # One that may not run yet waits in the store, and the next is looked at.
+                admitted = admit(self.store, self._runner, queue, worker, claims)
+                for claim in admitted.claims:
+                    return self._run(queue, worker, claim)
+                self.store.exchange(queue, worker, admitted.ended, 0, 0)
         return []
 
     def _run(self, queue: str, worker: str, claim: Claim) -> list[Ran]:

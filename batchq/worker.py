@@ -250,6 +250,9 @@ class Worker:
     def _run_batch(self, queue: str, claims: Sequence[Claim]) -> None:
         began = monotonic_ns()
         with self._lock:
+            if self._runner.is_limited:
+                claims, ended = self._desk.admit(queue, claims)
+                self._finished += ended
             self._tail.extend(claims)
             self._surprised = False
         if len(claims) > 1 or self._store.is_unsure:
@@ -306,7 +309,9 @@ class Worker:
             if claimed.word is not Word.OK:
                 return ()
             self._desk.claimed += len(claimed.claims)
-            return claimed.claims
+            admitted = self._desk.admit(queue, claimed.claims)
+            self._finished += admitted.ended
+            return admitted.claims
 
     def _linger(self, seconds: float) -> bool:
         """Waits for more jobs to come. False: the worker is to rest."""

@@ -54,7 +54,9 @@ def seal(book: Book, worker: str, expected_ms: int | None) -> Sealed:
     if until:
         book.db.execute(_SEAL, (book.queue, worker))
         book.n["reaped"] += len(holds)
-    return Sealed(Word.OK, tuple(standing.claim(book.queue, row_of(book, standing)) for standing in holds))
+    return Sealed(
+        Word.OK, tuple(standing.claim(book.queue, row_of(book, standing))._replace(gated=True) for standing in holds)
+    )
 
 
 def leases(ledger: Ledger, queue: str) -> Leases:

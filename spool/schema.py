@@ -9,7 +9,7 @@ from batchq.lifecycle import TOTALS, State
 #: "bqsp": SQLite's file header tells whose database this is.
 APPLICATION_ID: Final = 0x62717370
 #: The number of the schema. A newer one is refused, an older one is migrated.
-USER_VERSION: Final = 2
+USER_VERSION: Final = 3
 
 #: States as they stand in the table. SQL texts carry the literal: a partial index is not used for a parameter.
 STATE: Final = {State.PENDING: 0, State.DELAYED: 1, State.ACTIVE: 2, State.DEAD: 3, State.COMPLETED: 4}
@@ -33,6 +33,22 @@ _BATCH = """CREATE TABLE batch(
  told_success INTEGER NOT NULL DEFAULT 0, began INTEGER NOT NULL, ended INTEGER NOT NULL,
  PRIMARY KEY(queue, id)) WITHOUT ROWID"""
 _BATCH_ENDS = "CREATE INDEX batch_ended ON batch(queue, ended, id)"
+
+_GATES = (
+    """CREATE TABLE gate(
+ queue TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL,
+ PRIMARY KEY(queue, name)) WITHOUT ROWID""",
+    """CREATE TABLE guest(
+ queue TEXT NOT NULL, id TEXT NOT NULL, pass TEXT NOT NULL,
+ PRIMARY KEY(queue, id)) WITHOUT ROWID""",
+    """CREATE TABLE waiter(
+ queue TEXT NOT NULL, gate TEXT NOT NULL, place INTEGER NOT NULL, token INTEGER NOT NULL, id TEXT NOT NULL,
+ PRIMARY KEY(queue, gate, place)) WITHOUT ROWID""",
+    """CREATE TABLE passed(
+ queue TEXT NOT NULL, gate TEXT NOT NULL, at INTEGER NOT NULL, id TEXT NOT NULL, token INTEGER NOT NULL,
+ PRIMARY KEY(queue, gate, at, id)) WITHOUT ROWID""",
+    "CREATE TABLE turn(queue TEXT PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID",
+)
 
 SCHEMA: Final = (
     """CREATE TABLE job(
@@ -79,12 +95,16 @@ SCHEMA: Final = (
     "CREATE INDEX gone_until ON gone(queue, until)",
     _BATCH,
     _BATCH_ENDS,
+    *_GATES,
     "CREATE TABLE master(id TEXT PRIMARY KEY, until INTEGER NOT NULL, status BLOB NOT NULL) WITHOUT ROWID",
 )
 
 #: What brings a schema to the next one, by the number that it has. Under the gate, in one transaction. Columns that are
 #: added have defaults.
-MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {1: ("ALTER TABLE job ADD COLUMN batch TEXT", _BATCH, _BATCH_ENDS)}
+MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {
+    1: ("ALTER TABLE job ADD COLUMN batch TEXT", _BATCH, _BATCH_ENDS),
+    2: _GATES,
+}
 
 #: Every statement that the engine sends, in the order of import. A test asks SQLite for the plan of each.
 STATEMENTS: Final[list[str]] = []

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from batchq.job import SNOOZE_MIN_MS, Buried, Completed, Lost, Outcome, Released, Retried, Snoozed
+from batchq import gates
+from batchq.job import SNOOZE_MIN_MS, Buried, Claim, Completed, Lost, Outcome, Released, Retried, Snoozed
 from batchq.lifecycle import Word
 from batchq.spool import batches
+from batchq.spool.hall import Hall
 from batchq.spool.ledger import Book
 from batchq.spool.rows import Puts, Standing, held, lease_of, note, remember, remove
 from batchq.spool.schema import sql
@@ -29,6 +31,9 @@ class Settling:
         self.puts = Puts(book)
         self.gone: list[Standing] = []
         self.back: list[tuple[Standing, int]] = []
+        #: Claims that may hold places at gates, and gates to look after, once the rows are written.
+        self.left: list[tuple[Claim, gates.Verdict]] = []
+        self.tended: list[str] = []
 
     def write(self) -> None:
         if self.gone:
@@ -37,6 +42,12 @@ class Settling:
             self.puts.heads(self.back)
         self.puts.write()
         batches.write(self.book)
+        if self.left or self.tended:
+            hall = Hall(self.book)
+            for claim, verdict in self.left:
+                gates.leave(hall, claim, verdict)
+            for name in self.tended:
+                gates.tend(hall, name)
 
     def dead(self, standing: Standing, noted: int) -> None:
         """To the morgue."""
@@ -59,13 +70,39 @@ def settle(
             words.append(refused)
             continue
         del holds[claim.id]
-        words.append(_MOVES[type(outcome)](settling, standing, outcome))
+        words.append(_move(settling, standing, outcome))
     settled = len(words) - words.count(refused)
     if not again:
         book.n["fenced"] += len(words) - settled
     book.n["n_active"] -= settled
     settling.write()
     return tuple(words), len(holds)
+
+
+def _move(to: Settling, standing: Standing, outcome: Outcome) -> Word:
+    if not outcome.claim.gated:
+        return _MOVES[type(outcome)](to, standing, outcome)
+    hall = Hall(to.book)
+    fire_ms = gates.judge(hall, outcome)
+    if fire_ms is None:
+        word = _MOVES[type(outcome)](to, standing, outcome)
+        to.left.append((outcome.claim, gates.verdict_of(outcome)))
+        return word
+    # Forgiven: it waits again.
+    word = park(to, standing, fire_ms)
+    given = hall.pass_of(standing.id)
+    if given is not None:
+        to.tended.append(given.at)
+    return Word.OK if word is Word.PARKED else word
+
+
+def park(to: Settling, standing: Standing, fire_ms: int) -> Word:
+    """Not yet: it waits at a gate."""
+    if standing.cancel:
+        return _end_cancelled(to, standing)
+    forgiven = standing._replace(forgiven=standing.forgiven + 1)
+    to.puts.delayed(forgiven, fire_ms - -(-to.book.now_us // 1000), standing.noted)
+    return Word.PARKED
 
 
 def complete(to: Settling, standing: Standing, outcome: Completed) -> Word:
@@ -139,6 +176,7 @@ def reap(book: Book, worker: str, outcomes: Sequence[Lost], limits: Limits) -> i
         if standing is not None and standing.attempts == outcome.claim.token:
             del holds[outcome.claim.id]
             _lose(settling, standing, outcome)
+            settling.left.append((outcome.claim, gates.Verdict.NONE))
     book.n["n_active"] -= before - len(holds)
     settling.write()
     if not holds:

@@ -14,6 +14,7 @@ import orjson
 from batchq import log
 from batchq.clock import SYSTEM, Clock
 from batchq.errors import ConfigError, StoreFull
+from batchq.gates import Admission, GateState
 from batchq.job import (
     Buried,
     Claims,
@@ -36,7 +37,7 @@ from batchq.job import (
     check_queue,
 )
 from batchq.lifecycle import State, Word
-from batchq.spool import batches, claim, enqueue, inbox, lease, leave, manage, reads, settle, wake
+from batchq.spool import batches, claim, enqueue, gates, inbox, lease, leave, manage, reads, settle, wake
 from batchq.spool.ledger import Durability, Flush, Ledger, Tx
 from batchq.spool.schema import USER_VERSION, sql
 from batchq.store import PROMOTE_LIMIT, Ingested, Limits, Store, StoreInfo, Traits
@@ -131,6 +132,18 @@ class SpoolStore(Store):
 
     def release(self, queue: str, worker: str, outcomes: Sequence[Released], *, again: bool = False) -> list[Word]:
         return list(self.exchange(queue, worker, outcomes, 0, 0, again=again).words)
+
+    def admit(self, queue: str, worker: str, admissions: Sequence[Admission], *, again: bool = False) -> list[Word]:
+        return self._run(Flush.STRICT, lambda tx: gates.admit(tx.book(queue), worker, admissions, again, self._limits))
+
+    def trip(self, queue: str, gate: str, for_ms: int) -> None:
+        self._run(Flush.ACCEPTED, lambda tx: gates.trip(tx.book(queue), gate, for_ms))
+
+    def mend(self, queue: str, gate: str) -> None:
+        self._run(Flush.ACCEPTED, lambda tx: gates.mend(tx.book(queue), gate))
+
+    def gates(self, queue: str) -> list[GateState]:
+        return gates.states(self._ledger, queue)
 
     def exchange(
         self, queue: str, worker: str, outcomes: Sequence[Outcome], want: int, held: int, *, again: bool = False

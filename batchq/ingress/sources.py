@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hmac
 import math
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,8 @@ from typing import Any
 
 from batchq.clock import monotonic
 from batchq.errors import ConfigError
-from batchq.kinds import MIB, duration_ms, size_bytes
+from batchq.flow import parse_rate
+from batchq.kinds import MIB, size_bytes
 from batchq.signatures import STYLES, standard_key
 
 #: Which header names the delivery, by the style of the signature. Stripe has none: the event's id is in its body.
@@ -28,19 +28,6 @@ DELIVERY_ID = {"standard": "webhook-id", "github": "x-github-delivery"}
 
 #: What is kept of the headers where a source names none.
 KEPT = ("content-type", "user-agent")
-
-_RATE = re.compile(r"(\d+)/(?:(\d+(?:\.\d+)?)?(ms|s|m|h|d))")
-
-
-def parse_rate(text: object) -> tuple[int, int]:
-    """(how many, in how many ms) of "100/s", "10/5s", "1000/m". Raises ValueError."""
-    match = _RATE.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError("no rate")
-    count, period = int(match[1]), duration_ms(f"{match[2] or '1'}{match[3]}")
-    if count < 1 or period < 1:
-        raise ValueError("no rate")
-    return count, period
 
 
 class Bucket:

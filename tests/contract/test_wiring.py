@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 #: What a store does besides the moves: two moves in one round trip, the reads, the waits, the handle's life.
 NO_MOVES = {
     "exchange",
-    *("queues", "stats", "get", "jobs", "batch", "batches", "leases", "now_ms", "info"),
+    *("queues", "stats", "get", "jobs", "batch", "batches", "gates", "leases", "now_ms", "info"),
     *("wake_waiter", "timer_waiter", "publish", "masters"),
     *("before_fork", "after_fork", "close"),
 }

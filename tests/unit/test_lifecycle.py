@@ -26,7 +26,7 @@ def test_every_move_out_of_active_but_complete_can_end_in_cancelled() -> None:
     """The cancel mark is obeyed by all who give a job back."""
     out = {move.verb: move.targets for move in MOVES if State.ACTIVE in move.sources and move.verb != "cancel"}
     assert {verb for verb, targets in out.items() if State.CANCELLED not in targets} == {"complete"}
-    assert set(out) == {"complete", "retry", "bury", "snooze", "release", "reap"}
+    assert set(out) == {"complete", "retry", "bury", "snooze", "release", "reap", "admit"}
 
 
 def test_finished_jobs_come_back_by_requeue_alone() -> None:

@@ -1,0 +1,121 @@
+-- admit: active -> active, past the job's gates; or -> delayed, where it waits for its turn at one. Forgiven then.
+--
+-- KEYS  1 active       SET     ids that this worker holds
+--       2 attempts     HASH    id -> claims so far: the token
+--       3 rows         HASH    id -> packed row
+--       4 notes        HASH    id -> what attempts left behind
+--       5 priority     HASH    id -> priority, where it is not 0
+--       6 given        ZSET    ids given by callers -> their end
+--       7 delayed      ZSET    fire-time and sequence
+--       8 pending      LIST    ids, first come first served
+--       9 prioritized  ZSET    ids with a priority
+--      10 meta         HASH    totals; `turns`: places given out at gates
+--      11 timer        LIST    hints
+--      12 wake         LIST    hints
+--      13 batched      HASH    id -> the batch it is in, where it is in one
+--      14 batches      HASH    id -> counts, name and callbacks of a batch
+--      15 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
+--      16 gates        HASH    gates and the jobs at them
+--      17 waiters      ZSET    who waits where, in order
+--      18 passed       ZSET    who has passed when, of gates with a rate
+-- ARGV  1 again        1 when this call is sent a second time
+--       2.. id, token, gates: a line each, <name>\t<limit> <count> <period ms> <threshold> <reset ms>
+--
+-- Returns a word a job: ok | parked | cancelled | stale | settled
+--! include clock
+--! include whole
+--! include hint
+--! include note
+--! include fence
+--! include ready
+--! include delay
+--! include ends
+--! include batch
+--! include failed
+--! include gate
+local k = {
+  active = KEYS[1], attempts = KEYS[2], rows = KEYS[3], notes = KEYS[4], priority = KEYS[5], given = KEYS[6],
+  delayed = KEYS[7], pending = KEYS[8], prioritized = KEYS[9], meta = KEYS[10], timer = KEYS[11], wake = KEYS[12],
+  batched = KEYS[13], batches = KEYS[14], batch_ends = KEYS[15], gates = KEYS[16], waiters = KEYS[17],
+  passed = KEYS[18],
+}
+local us = clock()
+
+local function doors_of(text)
+  local doors = {}
+  for line in string.gmatch(text, '[^\n]+') do
+    local name, limit, count, period, threshold, reset =
+      string.match(line, '^(.*)\t(%d+) (%d+) (%d+) (%d+) (%d+)$')
+    local door = door_of(k, name)
+    door.limit, door.count, door.period_ms = tonumber(limit), tonumber(count), tonumber(period)
+    door.threshold, door.reset_ms = tonumber(threshold), tonumber(reset)
+    doors[#doors + 1] = door
+  end
+  return doors
+end
+
+-- nil where it passes; else the fire-time of its wait.
+local function admit(id, token, text)
+  local known, place = pass_of(k, id), nil
+  if known and known.flag == 'a' then
+    if known.token == token then return nil end
+  elseif known then
+    place = known.place
+    if known.flag == 'c' then
+      local door = door_of(k, known.names[1])
+      door.called = math.max(0, door.called - 1)
+      put_door(k, door)
+    else
+      redis.call('ZREM', k.waiters, waiter(known.names[1], place, known.token, id))
+    end
+  end
+  local doors, names = doors_of(text), {}
+  for _, door in ipairs(doors) do
+    local again_ms = refusal(k, door, place, us)
+    if again_ms then return wait_at(k, door, id, token, place, again_ms, us) end
+  end
+  for i, door in ipairs(doors) do
+    names[i] = door.name
+    door.busy = door.busy + 1
+    if door.phase == 'open' then door.phase = 'probing' end
+    if door.count > 0 then
+      redis.call('ZADD', k.passed, 0, string.format('%s\0%016.0f\0%s\0%s', door.name, us, id, token))
+    end
+    put_door(k, door)
+  end
+  give_pass(k, id, 'a', token, 0, names)
+  return nil
+end
+
+redis.call('HDEL', k.meta, '') -- a first write that is allowed at maxmemory
+local words, seen, fires, parked, touched = {}, {}, {}, {}, {}
+local refused = ARGV[1] == '1' and 'settled' or 'stale'
+for i = 2, #ARGV, 3 do
+  local id, token, n = ARGV[i], ARGV[i + 1], (i + 1) / 3
+  if redis.call('SISMEMBER', k.active, id) == 0 or redis.call('HGET', k.attempts, id) ~= token then
+    words[n] = refused
+  else
+    words[n] = 'ok'
+    local fire = admit(id, token, ARGV[i + 2])
+    if fire then
+      words[n] = 'parked'
+      parked[#parked + 1], fires[#fires + 1], seen[#seen + 1] = id, fire, n
+      redis.call('SREM', k.active, id)
+    end
+    for line in string.gmatch(ARGV[i + 2], '([^\n\t]+)\t') do touched[line] = true end
+  end
+end
+local before = earliest(k.delayed)
+local places, notes = uncancelled(k, words, seen, parked, us)
+for i, n in ipairs(places) do
+  local id, note, fire = ARGV[n * 3 - 1], notes[i], 0
+  for j, other in ipairs(seen) do if other == n then fire = fires[j] end end
+  note.forgiven = note.forgiven + 1
+  to_delayed(k, id, note, math.max(1, fire - math.ceil(us / 1000)), us)
+end
+if earliest(k.delayed) ~= before then hint(k.timer, 1) end
+local names = {}
+for name in pairs(touched) do names[#names + 1] = name end
+table.sort(names) -- the same order on every replica
+for _, name in ipairs(names) do tend(k, name, us) end
+return words

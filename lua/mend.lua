@@ -1,0 +1,33 @@
+-- mend: a gate is closed by hand: jobs pass again, and those that wait are called.
+--
+-- KEYS  1 gates        HASH    gates and the jobs at them
+--       2 waiters      ZSET    who waits where, in order
+--       3 passed       ZSET    who has passed when, of gates with a rate
+--       4 attempts     HASH    id -> claims so far: the token
+--       5 delayed      ZSET    fire-time and sequence
+--       6 pending      LIST    ids, first come first served
+--       7 prioritized  ZSET    ids with a priority
+--       8 priority     HASH    id -> priority, where it is not 0
+--       9 meta         HASH    totals
+--      10 timer        LIST    hints
+--      11 wake         LIST    hints
+-- ARGV  1 gate
+--
+-- Returns ok
+--! include clock
+--! include whole
+--! include hint
+--! include ready
+--! include delay
+--! include gate
+local k = {
+  gates = KEYS[1], waiters = KEYS[2], passed = KEYS[3], attempts = KEYS[4], delayed = KEYS[5], pending = KEYS[6],
+  prioritized = KEYS[7], priority = KEYS[8], meta = KEYS[9], timer = KEYS[10], wake = KEYS[11],
+}
+local us = clock()
+redis.call('HDEL', k.meta, '') -- a first write that is allowed at maxmemory
+local door = door_of(k, ARGV[1])
+door.phase, door.ends_ms, door.failures = 'closed', 0, 0
+put_door(k, door)
+tend(k, ARGV[1], us)
+return {'ok'}

@@ -1,0 +1,150 @@
+"""Limits, rates and circuits over two masters, counted by what the handlers themselves have noted."""
+
+from __future__ import annotations
+
+import itertools
+
+from batchq.lifecycle import State
+from tests.process.rig import Rig
+
+APP = """
+import asyncio
+
+
+@app.job(limit=3, key=lambda host, *_: host)
+async def calls(host, seconds):
+    note("S")
+    await asyncio.sleep(seconds)
+    note("E")
+
+
+@app.job(rate="20/s")
+async def rated():
+    note("S")
+
+
+@app.job(concurrency=2)
+async def narrow():
+    note("S")
+    await asyncio.sleep(0.05)
+    note("E")
+
+
+@app.job(key=lambda host: host, breaker=Breaker(failures=3, reset=0.4), backoff=fixed(0.1), max_attempts=5)
+async def posts(host):
+    note("S")
+    if host == "dead" and not os.path.exists("mended"):
+        raise OSError("no route")
+    note("E")
+
+
+@app.job(limit=2)
+def plain():
+    note("S")
+    time.sleep(0.01)
+    note("E")
+
+
+@app.job(limit=1, key=lambda: 1 / 0, max_attempts=1)
+async def no_key():
+    note("S")
+"""
+
+
+def most_at_once(rig: Rig, jobs: set[str]) -> int:
+    steps = [(s.at_ns, 1) for s in rig.ledger.starts() if s.job in jobs]
+    steps += [(e.at_ns, -1) for e in rig.ledger.ends() if e.job in jobs]
+    return max(itertools.accumulate(step for _, step in sorted(steps)))
+
+
+def test_never_more_at_once_than_the_limit_over_two_masters(rig: Rig) -> None:
+    """Each key by itself; the places are used; the jobs of a key begin in their order."""
+    rig.app(APP)
+    hosts = {host: rig.enqueue_many("calls", [(host, 0.05)] * 24) for host in ("one", "two", "three")}
+    pools = [rig.start("-c", "20", "--threads") for _ in range(2)]
+    rig.until_counts(done=72, within=30)
+    for host, jobs in hosts.items():
+        assert most_at_once(rig, set(jobs)) == 3, host
+        began = [entry.job for entry in rig.ledger.starts() if entry.job in set(jobs)]
+        late = [abs(began.index(job) - place) for place, job in enumerate(jobs)]
+        # Three run at once, on two masters: neighbours may change places.
+        assert max(late) <= 6, late
+    assert {entry.attempt for entry in rig.ledger.starts()} == {1}
+    assert rig.store.gates("default") == []
+    assert [pool.stop() for pool in pools] == [0, 0]
+
+
+def test_never_more_than_the_rate_in_any_second_over_two_masters(rig: Rig) -> None:
+    """Counted over every second that begins with a start."""
+    rig.app(APP)
+    rig.enqueue_many("rated", [()] * 60)
+    for _ in range(2):
+        rig.start("-c", "20", "--threads")
+    rig.until_counts(done=60, within=30)
+    at = sorted(entry.at_ns for entry in rig.ledger.starts())
+    busiest = max(sum(begin <= one < begin + 1_000_000_000 for one in at) for begin in at)
+    assert busiest <= 20
+    assert at[-1] - at[0] < 6_000_000_000, "places were left unused"
+
+
+def test_limits_hold_in_workers_of_one_job_too(rig: Rig) -> None:
+    """Four workers, a limit of two; and one that is counted in each worker."""
+    rig.app(APP)
+    plain = set(rig.enqueue_many("plain", [()] * 30))
+    rig.start(n=4)
+    rig.until_counts(done=30)
+    assert most_at_once(rig, plain) <= 2
+    narrow = set(rig.enqueue_many("narrow", [()] * 20))
+    rig.start("-c", "10", "--threads")
+    rig.until_counts(done=50)
+    per_worker: dict[int, set[str]] = {}
+    for entry in rig.ledger.starts():
+        if entry.job in narrow:
+            per_worker.setdefault(entry.pid, set()).add(entry.job)
+    assert all(most_at_once(rig, jobs) <= 2 for jobs in per_worker.values())
+
+
+def test_dead_host_burns_nothing_and_delays_nobody(rig: Rig) -> None:
+    """Only what opened the circuit has spent an attempt; the others run; when the host is back all are delivered."""
+    rig.app(APP)
+    dead = rig.enqueue_many("posts", [("dead",)] * 40)
+    alive = rig.enqueue_many("posts", [("alive",)] * 40)
+    pool = rig.start("-c", "10", "--threads")
+    rig.until_counts(done=40)
+    assert {entry.job for entry in rig.ledger.ends()} == set(alive)
+    probes = len(rig.ledger.starts())
+    rig.until(lambda: len(rig.ledger.starts()) >= probes + 2, "it is probed")
+    assert sum(rig.job(job).attempt for job in dead if rig.job(job).state is State.DELAYED) <= 3
+    [host] = [gate for gate in rig.store.gates("default") if gate.name == "posts:dead"]
+    assert host.phase in ("open", "probing")
+    (rig.folder / "mended").touch()
+    rig.until_counts(done=80, dead=0, within=20)
+    assert rig.store.gates("default") == []
+    assert pool.stop() == 0
+
+
+def test_key_that_can_not_be_told_is_a_failed_attempt(rig: Rig) -> None:
+    """With the function's own error; the job never ran."""
+    rig.app(APP)
+    job = rig.enqueue("no_key")
+    rig.run_burst("-c", "5", "--threads")
+    assert (rig.job(job).state, rig.job(job).errors[0]["kind"]) == (State.DEAD, "ZeroDivisionError")
+    assert rig.ledger.starts() == []
+
+
+def test_places_of_a_killed_worker_come_free(rig: Rig) -> None:
+    """Its jobs are reaped, and the others go on with all places."""
+    rig.app(APP)
+    jobs = rig.enqueue_many("calls", [("one", 600)] * 3)
+    pool = rig.start("-c", "5", "--threads", "--shutdown-timeout", "0s")
+    for job in jobs:
+        rig.until_started(job)
+    rig.store.pause("default")
+    pool.stop()
+    for job in jobs:
+        rig.store.cancel("default", [job])
+    assert rig.store.gates("default") == []
+    rig.store.resume("default")
+    rig.enqueue_many("calls", [("one", 0.01)] * 9)
+    rig.start("-c", "5", "--threads")
+    rig.until_counts(done=9, active=0)
