@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from batchq.redis_store import RedisStore
+from tests.contract.helpers import check_law
 from tests.process.rig import Rig, opened
 from tests.servers import Server, flavours
 
@@ -69,3 +71,18 @@ def rig_on(tmp_path: Path, flavour: str, prefix: str) -> Iterator[Callable[..., 
     yield make
     for entered in made:
         entered.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def store(redis_server: Server, prefix: str) -> Iterator[RedisStore]:
+    """A store by a way that no test breaks; whatever the test did, the law of the totals holds at its end."""
+    made = RedisStore(redis_server.url, prefix=prefix)
+    yield made
+    check_law(made)
+    made.close()
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    """Where this host's spool is, or will be."""
+    return tmp_path / "spool"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,17 @@ from batchq.job import (
     Buried,
     Claim,
     Completed,
-    NewJob,
     Retried,
     Snoozed,
     new_id,
     pack_error,
-    pack_row,
     random_name,
 )
 from batchq.lifecycle import State, Word, unaccounted
 from batchq.redis_store import RedisStore
 from batchq.spool import SpoolStore, drop
 from tests.servers import Server
-from tests.unit.spool.helpers import end_at
+from tests.unit.spool.helpers import a_job, end_at
 
 Q = "mail"
 HOUR_MS = 3_600_000
@@ -47,20 +44,6 @@ for _ in empty(SpoolStore(sys.argv[3]), RedisStore(sys.argv[1], prefix=sys.argv[
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "spool"
-
-
-@pytest.fixture
-def store(redis_server: Server, prefix: str) -> Iterator[RedisStore]:
-    made = RedisStore(redis_server.url, prefix=prefix)
-    yield made
-    for queue in made.queues():
-        stats = made.stats(queue)
-        assert unaccounted(stats.counts, stats.totals) == 0
-    made.close()
-
-
-def a_job(id: str | None = None, **options: object) -> NewJob:
-    return NewJob(id or new_id(), pack_row("send", [id]), **options)  # type: ignore[arg-type]
 
 
 def claim_all(store: RedisStore | SpoolStore, want: int = 100) -> list[Claim]:

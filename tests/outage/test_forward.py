@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,13 @@ import pytest
 from batchq.clock import ManualClock
 from batchq.forward import Forwarder
 from batchq.job import Completed, Mark, NewJob, new_id, pack_row, random_name
-from batchq.lifecycle import State, unaccounted
+from batchq.lifecycle import State
 from batchq.redis_store import RedisStore
 from batchq.spool import SpoolStore, drop, inbox
 from batchq.spool.inbox import address_of
 from batchq.store import Ingested, Limits
 from tests.servers import Server
-from tests.unit.spool.helpers import end_at, fork, wait
+from tests.unit.spool.helpers import a_job, end_at, fork, wait
 
 Q = "mail"
 HOUR_MS = 3_600_000
@@ -31,25 +30,6 @@ from batchq.redis_store import RedisStore
 from batchq.store import Limits
 Forwarder(RedisStore(sys.argv[1], prefix=sys.argv[2]), sys.argv[3], Limits()).sweep()
 """
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Path:
-    return tmp_path / "spool"
-
-
-@pytest.fixture
-def store(redis_server: Server, prefix: str) -> Iterator[RedisStore]:
-    made = RedisStore(redis_server.url, prefix=prefix)
-    yield made
-    for queue in made.queues():
-        stats = made.stats(queue)
-        assert unaccounted(stats.counts, stats.totals) == 0
-    made.close()
-
-
-def a_job(id: str | None = None, **options: object) -> NewJob:
-    return NewJob(id or new_id(), pack_row("send", ["x"]), **options)  # type: ignore[arg-type]
 
 
 def drain(store: RedisStore, spool: Path, **options: object) -> Ingested:
