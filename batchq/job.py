@@ -256,12 +256,12 @@ def pack_error(
 ) -> bytes:
     """One error entry: a line of JSON, bounded. Text that is no valid UTF-8 is kept as escapes.
 
-    `started_ms`: when the attempt's handler was called (0: it was not, or nobody knows). `delay_ms`: what was asked for
+    `started_ms`: when the attempt's handler was called (0: it was not, 1: nobody knows). `delay_ms`: what was asked for
     until the next attempt. Both are read by people; the stores never look into an entry.
     """
     text, trace = (part.encode("utf-8", "backslashreplace").decode() for part in (text, trace))
     entry: dict[str, Any] = {"kind": kind, "error": text[: ERROR_MAX // 2], "attempt": attempt, "at_ms": at_ms}
-    if started_ms:
+    if started_ms > 1:
         entry["started_ms"] = started_ms
     if delay_ms is not None:
         entry["delay_ms"] = delay_ms

@@ -308,18 +308,18 @@ class Keeper:
         while self._crew.unreaped:
             dead = self._crew.unreaped[0]
 
-            def ran(claim: Claim, runs: tuple[Run, ...] = dead.runs) -> bool:
-                return any(run.is_of(claim) for run in runs)
+            def began(claim: Claim, runs: tuple[Run, ...] = dead.runs) -> int:
+                return next((run.started_ms for run in runs if run.is_of(claim)), 0)
 
             if dead.death.cause == "lost":
                 queues = sorted({*self.all_names, *store.queues()})
                 text = f"worker {dead.worker} ended with its master, which was killed"
-                counted = reap_left(store, queues, dead.worker, ran, terms_of, max_lost, mourn, text)
+                counted = reap_left(store, queues, dead.worker, began, terms_of, max_lost, mourn, text)
             elif dead.death.cause == "crashed" and len(dead.runs) > 1:
                 text = f"{dead.death.text}; {len(dead.runs)} jobs were under way, nobody knows whose fault it was"
-                counted = reap_left(store, self.all_names, dead.worker, ran, terms_of, max_lost, mourn, text)
+                counted = reap_left(store, self.all_names, dead.worker, began, terms_of, max_lost, mourn, text)
             else:
-                counted = reap_own(store, self.all_names, dead.worker, dead.death, ran, terms_of, max_crashes, mourn)
+                counted = reap_own(store, self.all_names, dead.worker, dead.death, began, terms_of, max_crashes, mourn)
             self._crew.unreaped.pop(0)
             if counted["lost"]:
                 log.event("warning", "reaped_lost", worker=dead.worker, jobs=counted["lost"], why=dead.death.text)

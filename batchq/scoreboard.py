@@ -18,6 +18,7 @@ import struct
 import tempfile
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from batchq.clock import SYSTEM, monotonic_ns
 from batchq.errors import ConfigError
 from batchq.job import Claim
 
@@ -88,6 +89,13 @@ class Run(NamedTuple):
     on_thread: bool = False
     #: One call for many jobs: all that its worker holds on that queue. The id is that of the first.
     whole: bool = False
+
+    @property
+    def started_ms(self) -> int:
+        """When it began, since the epoch; 1 where nobody knows."""
+        if self.torn or self.whole:
+            return 1
+        return SYSTEM.now_us() // 1000 - (monotonic_ns() - self.started_ns) // 1_000_000
 
     def is_of(self, claim: Claim) -> bool:
         """Whether this run is that claim's, one of those that its worker holds."""

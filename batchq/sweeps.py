@@ -18,6 +18,8 @@ from batchq.runner import Terms
 from batchq.store import Store
 
 TermsOf = Callable[[Claim], Terms]
+#: When the handler of a claim was called, in ms since the epoch; 1: nobody knows; 0: it had not been.
+Began = Callable[[Claim], int]
 #: Told the queue and the id of a job that died, or may have: see `on_dead`.
 Mourn = Callable[[str, str], None]
 
@@ -35,14 +37,20 @@ class Death:
     text: str
 
 
-def fate_of(claim: Claim, death: Death, terms: Terms, *, ran: bool, max_crashes: int, worker: str) -> Outcome:
+def fate_of(claim: Claim, death: Death, terms: Terms, *, began_ms: int, max_crashes: int, worker: str) -> Outcome:
     """How a claim of a dead worker of ours ends. Only what ran is charged; all else is given back."""
-    if not ran:
+    if not began_ms:
         return Released(claim)
     kind = {"crashed": "WorkerCrashed", "timed_out": "JobTimeout"}.get(death.cause, "Interrupted")
     delay_ms = None if death.cause == "stopped" else terms.backoff.delay_ms(claim.attempt)
     entry = pack_error(
-        kind, death.text, attempt=claim.attempt, at_ms=SYSTEM.now_us() // 1000, delay_ms=delay_ms, worker=worker
+        kind,
+        death.text,
+        attempt=claim.attempt,
+        at_ms=SYSTEM.now_us() // 1000,
+        started_ms=began_ms,
+        delay_ms=delay_ms,
+        worker=worker,
     )
     if delay_ms is None:
         return Released(claim, entry)
@@ -54,7 +62,7 @@ def reap_own(
     queues: Sequence[str],
     worker: str,
     death: Death,
-    ran: Callable[[Claim], bool],
+    began: Began,
     terms_of: TermsOf,
     max_crashes: int,
     mourn: Mourn,
@@ -69,7 +77,7 @@ def reap_own(
         if sealed.word is Word.UNKNOWN:
             continue
         fates = [
-            fate_of(claim, death, terms_of(claim), ran=ran(claim), max_crashes=max_crashes, worker=worker)
+            fate_of(claim, death, terms_of(claim), began_ms=began(claim), max_crashes=max_crashes, worker=worker)
             for claim in sealed.claims
         ]
         retried = [fate for fate in fates if isinstance(fate, Retried)]
@@ -129,7 +137,7 @@ def reap_left(
     store: Store,
     queues: Sequence[str],
     worker: str,
-    ran: Callable[[Claim], bool],
+    began: Began,
     terms_of: TermsOf,
     max_lost: int,
     mourn: Mourn,
@@ -149,15 +157,18 @@ def reap_left(
             continue
         lost = []
         for claim in sealed.claims:
-            if ran(claim):
+            if (began_ms := began(claim)) > 0:
+                delay_ms = terms_of(claim).backoff.delay_ms(claim.lost + 1)
                 entry = pack_error(
                     "WorkerLost",
                     text,
                     attempt=claim.attempt,
                     at_ms=now_ms,
+                    started_ms=began_ms,
+                    delay_ms=delay_ms,
                     worker=worker,
                 )
-                lost.append(Lost(claim, terms_of(claim).backoff.delay_ms(claim.lost + 1), max_lost, entry))
+                lost.append(Lost(claim, delay_ms, max_lost, entry))
         held = {one.claim.id for one in lost}
         released = [Released(claim) for claim in sealed.claims if claim.id not in held]
         counted["released"] += len(store.release(queue, worker, released, again=True))

@@ -40,7 +40,7 @@ def batches(queue: str | None, limit: int, as_json: bool, url: str | None, prefi
             json_line(one.as_dict(), indent=False)
     elif found:
         numbers = [Column(name, right=True) for name in ("TOTAL", "PENDING", "DONE", "DEAD", "CANCELLED")]
-        Table(Column("ID"), Column("NAME"), Column("QUEUE"), *numbers, Column("STANDS")).page(
+        Table(Column("ID", whole=True), Column("NAME"), Column("QUEUE"), *numbers, Column("STANDS")).page(
             (one.id, one.name, one.queue, *map(str, _numbers(one)), _standing(one, now_ms)) for one in found
         )
     flush()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchq.cli.output import Column, Table, fields, json_line, write
+from batchq.cli.output import Column, Table, fields, json_line, named, write
 from batchq.cli.params import load, quiet_events
 from batchq.kinds import show_duration
 
@@ -73,7 +73,7 @@ def _print(report: dict[str, Any]) -> None:
     fields(
         [
             ("app", report["app"]),
-            ("store", f"{store['url']}  {store['kind']} {store['version']}, {len(store['queues'])} queues"),
+            ("store", f"{store['url']}  {named(store['kind'], store['version'])}, {len(store['queues'])} queues"),
         ]
     )
     write("\n")

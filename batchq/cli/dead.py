@@ -63,7 +63,10 @@ def dead(
             json_line(one.as_dict(), indent=False)
     elif shown:
         numbers = ("COUNT", *(("DEAD",) if retrying else ()))
-        table = Table(*(Column(title, right=True) for title in numbers), *(Column(title) for title in _COLUMNS[by]))
+        table = Table(
+            *(Column(title, right=True) for title in numbers),
+            *(Column(title, whole=title == "GROUP") for title in _COLUMNS[by]),
+        )
         table.page(_row(one, by, now_ms, retrying=retrying) for one in shown)
     flush()
     if len(shown) < len(groups):

@@ -79,9 +79,9 @@ def _end(error: BaseException) -> int:
 
 
 def show_tracebacks(wanted: bool) -> None:
-    """What the setting `debug` says, once the settings could be read."""
+    """What the setting `debug` says, once the settings could be read, or -v."""
     global _debug
-    _debug = wanted
+    _debug = _debug or wanted
 
 
 def _debug_variable() -> bool:

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import click
 
-from batchq.cli.endings import USAGE, say
+from batchq.cli.endings import USAGE, say, show_tracebacks
 
 #: name -> (the module that holds the command under that name, its line of help). The order is that of the help.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -119,7 +119,15 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
+def _verbose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        show_tracebacks(True)
+
+
 @click.group(cls=LazyGroup, context_settings=CONTEXT, epilog=EPILOG)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Say the version.")
+@click.option(
+    "-v", "--verbose", is_flag=True, expose_value=False, callback=_verbose, help="The traceback of an error, too."
+)
 def cli() -> None:
     """Jobs that must not be lost and must be fast, on Redis and on files."""

@@ -34,6 +34,9 @@ def ingress(
     It is in the store, or in this host's spool while Redis is away; where neither takes it the answer is 503 with
     Retry-After. The job gets the raw body and chosen headers. An Idempotency-Key header, or the provider's delivery
     id, makes an event that is sent again the same job. TERM and INT end it in order.
+
+    \b
+    batchq ingress --port 8080 --sources sources.toml
     """
     try:
         import uvicorn

@@ -63,7 +63,7 @@ def _listed(found: Iterable[Job], now_ms: int, as_json: bool) -> int:
             count += 1
         return count
     table = Table(
-        Column("ID"),
+        Column("ID", whole=True),
         Column("QUEUE"),
         Column("JOB"),
         Column("STATE"),

@@ -23,6 +23,8 @@ class Column(NamedTuple):
 
     title: str
     right: bool = False
+    #: Never broken: what people copy.
+    whole: bool = False
 
 
 def on_terminal() -> bool:
@@ -96,7 +98,9 @@ class Table:
 
         table = RichTable(box=None, pad_edge=False, show_header=not self._begun, header_style="bold")
         for column in self._columns:
-            table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+            table.add_column(
+                column.title, justify="right" if column.right else "left", overflow="fold", no_wrap=column.whole
+            )
         for row in rows:
             table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
         Console(file=sys.stdout, highlight=False, markup=False, emoji=False).print(table)
@@ -140,6 +144,11 @@ def span(ms: float, *, tenths: bool = False) -> str:
             rest = seconds % size // part
             return f"{seconds // size}{unit}" + (f"{rest}{lower}" if rest else "")
     return f"{seconds}s"
+
+
+def named(kind: str, version: str) -> str:
+    """A store's kind and version, where the version does not begin with it."""
+    return version if version.startswith(kind) else f"{kind} {version}"
 
 
 def when(ms: int) -> str:

@@ -10,7 +10,7 @@ import click
 
 from batchq.cli.control import local_status, takes_pid_file
 from batchq.cli.endings import NO_STORE, complain, flush, say
-from batchq.cli.output import Column, Table, fields, json_line, on_terminal, span, write
+from batchq.cli.output import Column, Table, fields, json_line, named, on_terminal, span, write
 from batchq.cli.params import reach, reaches_store, span_ms, takes_json
 from batchq.errors import StoreUnavailable
 
@@ -97,7 +97,7 @@ def _show(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None, *, a
 
 def _print(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None) -> None:
     store, spool = stats["store"], stats["spool"]
-    facts = [("store", f"{store['url']}  {store['kind']} {store['version']}")]
+    facts = [("store", f"{store['url']}  {named(store['kind'], store['version'])}")]
     if store["kind"] != "spool" or any(spool[name] for name in ("files", "bad")):
         facts.append(("spool", f"{spool['path']}  {spool['files']} files, {spool['jobs']} jobs, {spool['bad']} bad"))
     facts.append(("workers", _workers_line(stats["workers"])))
@@ -157,7 +157,8 @@ def workers(as_json: bool, pid_file: str | None, url: str | None, prefix: str | 
             json_line(worker, indent=False)
     elif found:
         titles = ("ID", "HOST", "PID", "STATE", "QUEUE", "HANDLER", "JOB", "RUNNING", "MEMORY")
-        table = Table(*(Column(title, right=title in ("PID", "RUNNING", "MEMORY")) for title in titles))
+        right = ("PID", "RUNNING", "MEMORY")
+        table = Table(*(Column(title, right=title in right, whole=title in (*right, "JOB")) for title in titles))
         table.page(_worker_row(worker) for worker in found)
     flush()
     if not found:

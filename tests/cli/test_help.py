@@ -159,3 +159,13 @@ def test_a_reader_that_left_is_no_failure(url: str, args: tuple[str, ...]) -> No
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_rest_of_an_error(run: Run) -> None:
+    """An error is a line; -v shows its traceback as well."""
+    env = {"BATCHQ_URL": "redis://127.0.0.1:1/0"}
+    assert "Traceback" not in run("jobs", env=env).ended(4).err
+    done = run("-v", "jobs", env=env)
+    assert done.code == 4
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("batchq: error: ")

@@ -117,6 +117,8 @@ def test_bad_ends_are_failed_attempts_or_charged_crashes(rig: Rig) -> None:
         assert (name, dead.errors[0]["kind"]) == (name, kind)
         assert text in dead.errors[0]["error"]
         assert len(dead.errors[0]["error"]) <= 8192
+        # The history tells how long it ran, also where its worker died of it.
+        assert 0 <= dead.errors[0]["at_ms"] - dead.errors[0]["started_ms"] < 60_000
     stats = rig.stats()
     assert (stats.totals["crashed"], stats.totals["dead"]) == (3, len(ENDS))
     assert stats.totals["completed"] == len(good)
