@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 
-from batchq import App, Retry, current_job, fixed
+from batchq import App, BatchJob, Retry, current_job, fixed
 
 app = App()
 
@@ -83,3 +84,31 @@ def note(n: int, pad: str) -> None:
     """5 ms, and notes which job ended when, in ns."""
     time.sleep(0.005)
     os.write(_out, b"%d %d\n" % (n, time.time_ns()))
+
+
+class Table:
+    """An SQLite file that workers insert into, each by a connection of its own."""
+
+    _db: sqlite3.Connection | None = None
+
+    @classmethod
+    def insert(cls, rows: list[tuple[int, str]]) -> None:
+        """All of them in one transaction."""
+        if cls._db is None:
+            cls._db = sqlite3.connect(os.environ["BATCHQ__TABLE"], timeout=60)
+            cls._db.execute("PRAGMA journal_mode = WAL")
+            cls._db.execute("CREATE TABLE IF NOT EXISTS row (n INTEGER PRIMARY KEY, pad TEXT)")
+        with cls._db:
+            cls._db.executemany("INSERT OR IGNORE INTO row VALUES (?, ?)", rows)
+
+
+@app.job
+def insert_one(n: int, pad: str) -> None:
+    """A row."""
+    Table.insert([(n, pad)])
+
+
+@app.job(batch=500, linger=0.05)
+def insert_many(jobs: list[BatchJob]) -> None:
+    """A row a job."""
+    Table.insert([(job.args[0], job.args[1]) for job in jobs])

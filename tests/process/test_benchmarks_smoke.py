@@ -15,7 +15,7 @@ from tests.servers import flavours
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 NAMES = (
-    *("breakdown", "cost", "drain", "enqueue", "fairness", "growth"),
+    *("breakdown", "bulk", "cost", "drain", "enqueue", "fairness", "growth"),
     *("heavy", "idle", "latency", "promote", "retry", "size"),
 )
 DEADLINE_S = 100

@@ -44,8 +44,8 @@ class Shell:
             self._environment["BATCHQ_URL"] = url
         self._background: list[subprocess.Popen[bytes]] = []
 
-    def run(self, command: str) -> str:
-        """Runs it to its end, which has to be a good one; answers what it printed."""
+    def run(self, command: str, code: int = 0) -> str:
+        """Runs it to its end, which has to be a good one or that; answers what it printed."""
         done = subprocess.run(
             command,
             shell=True,
@@ -56,7 +56,7 @@ class Shell:
             timeout=DEADLINE_S,
             check=False,
         )
-        assert done.returncode == 0, done
+        assert done.returncode == code, done
         assert "Traceback" not in done.stderr, done
         return done.stdout
 
@@ -151,15 +151,19 @@ def test_webhooks(shell: Shell) -> None:
 
 
 def test_bulk_import(shell: Shell) -> None:
-    """Every good row is in the table once, every broken one in the morgue, and a second import adds nothing."""
-    make, enqueue, start, summary = (command for command, _ in commands("bulk_import.py"))
+    """Every good row is in the table once, the refused are in the morgue, what is no row is among the rejects; a second
+    import adds nothing."""
+    make, load, start, summary = (command for command, _ in commands("bulk_import.py"))
     shell.run(make)
-    assert shell.run(enqueue) == "3000 enqueued, 0 known already\n"
+    assert "19996 jobs enqueued + 0 duplicates + 4 rejected = 20000 rows" in shell.run(load, code=1)
     shell.run(start)
-    first, *broken = shell.run(summary).splitlines()
-    assert re.fullmatch(r"2994 orders in orders\.db, \d+\.\d\d in all", first)
-    assert sorted(broken) == sorted(f"not imported: order {n * 500}: 'n/a' is no amount" for n in range(1, 7))
-    assert shell.run(enqueue) == "0 enqueued, 3000 known already\n"
+    first, *told = shell.run(summary).splitlines()
+    assert re.fullmatch(r"19988 orders in orders\.db, \d+\.\d\d in all", first)
+    refused = [f"not loaded: order {n * 2500}: 'n/a' is no amount" for n in range(1, 9)]
+    rejected = [line for line in told if line.startswith("no row: orders.csv line ")]
+    assert sorted(told) == sorted(refused + rejected)
+    assert [int(line.split()[4].rstrip(":")) for line in rejected] == [n * 4001 + 1 for n in range(1, 5)]
+    assert "0 jobs enqueued + 19996 enqueued by an earlier run + 0 duplicates + 4 rejected" in shell.run(load, code=1)
     shell.run(start)
     assert shell.run(summary).splitlines()[0] == first
 
