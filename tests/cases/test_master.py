@@ -412,3 +412,129 @@ def test_health_tells_a_deaf_pool_from_an_idle_one(redis_rig: Rig) -> None:
     stays(lambda: pool.process.poll() is None, "it goes on", 0.2)
     assert rig.store.jobs("default", State.DEAD).jobs == ()
     assert pool.stop() == 0
+
+
+STUBBORN = """
+import ctypes, re, zlib
+
+KINDS = {}
+TERMS = dict(timeout=0.4, max_attempts=1)
+
+
+def kind(function):
+    KINDS[function.__name__] = function
+    return function
+
+
+@app.job(**TERMS)
+def stubborn(name):
+    note("S")
+    KINDS[name]()
+    note("E")
+
+
+@app.job
+def work():
+    note("S")
+
+@kind
+def native_sleep():
+    # With the interpreter's lock held: no other thread runs, no handler of a signal either.
+    ctypes.PyDLL(None).usleep(60_000_000)
+
+@kind
+def regular_expression():
+    re.match("(a+)+$", "a" * 40 + "b")
+
+@kind
+def reads_a_fifo():
+    os.mkfifo(f"fifo-{os.getpid()}")
+    while True:
+        try:
+            open(f"fifo-{os.getpid()}").read()
+        except BaseException:
+            pass
+
+@kind
+def stops_itself():
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(60)
+
+@kind
+def decompresses():
+    packed = zlib.compress(b"0" * (64 << 20))
+    while True:
+        try:
+            zlib.decompress(packed)
+        except BaseException:
+            pass
+
+@kind
+def swallows_exceptions():
+    while True:
+        try:
+            time.sleep(0.2)
+        except Exception:
+            pass
+
+@kind
+def swallows_all():
+    while True:
+        try:
+            time.sleep(0.2)
+        except:
+            pass
+
+@kind
+def generator():
+    def numbers():
+        while True:
+            try:
+                yield time.sleep(0.1)
+            except Exception:
+                pass
+    for _ in numbers():
+        pass
+
+@kind
+def finally_sleeps():
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(60)
+
+@kind
+def finalizer():
+    class Slow:
+        def __del__(self):
+            time.sleep(60)
+    Slow()
+
+@kind
+def with_statement():
+    class Quiet:
+        def __enter__(self):
+            return self
+        def __exit__(self, *exc):
+            return True
+    while True:
+        with Quiet():
+            time.sleep(60)
+"""
+
+
+def test_no_code_outlives_its_time_limit(rig: Rig) -> None:
+    """Native code, a stopped process, code that swallows whatever is raised in it: timed out, and never done."""
+    rig.app(STUBBORN)
+    names = re.findall(r"@kind\ndef (\w+)", STUBBORN)
+    jobs = {name: rig.enqueue("stubborn", name) for name in names}
+    pool = rig.start("--grace", "300ms", "--lease", "30s", n=4, ready=False)
+    rig.until_counts(dead=len(jobs), within=60)
+    for name, job in jobs.items():
+        assert (name, rig.job(job).reason) == (name, "timed_out")
+        assert len(rig.ledger.starts(job)) == 1
+        # What is raised in a finalizer Python passes by: the handler comes to its end, too late.
+        assert name == "finalizer" or not rig.ledger.ends(job), name
+    assert rig.stats().totals["lost"] == 0
+    rig.until_started(rig.enqueue("work"))
+    assert pool.stop() == 0

@@ -217,6 +217,9 @@ FAULTS = {
         for name in ("pending", "prioritized", "rows", "attempts", "notes", "leases", "wake", "timer", "meta")
     },
 }
+#: The same for workers of many jobs at once.
+WIDE = "pending of another type, many at once"
+FAULTS[WIDE] = _wrong_type("pending")
 #: Those of the same kind that the default run leaves out.
 MORE = ("prioritized", "attempts", "notes", "leases", "wake", "timer", "meta")
 
@@ -232,11 +235,11 @@ def test_promotion_goes_on_after_calls_that_failed(
     server = serve("--busy-reply-threshold", "50", "--enable-debug-command", "local")
     rig = rig_on(server)
     rig.app(APP)
-    pool = rig.start("--socket-timeout", "1s", n=2)
+    wide = ("-c", "4", "--threads") if fault == WIDE else ()
+    pool = rig.start("--socket-timeout", "1s", *wide, n=2)
     ids = [rig.enqueue("work", delay_ms=delay) for delay in range(300, 800, 25)]
     end = FAULTS[fault](rig)
-    watched = time.monotonic() + 0.9
-    stays(lambda: pool.process.poll() is None or time.monotonic() > watched, "the master lives", 0.9)
+    stays(lambda: pool.process.poll() is None, "the master lives", 0.9)
     end()
     rig.until(lambda: {entry.job for entry in rig.ledger.ends()} >= set(ids), "all have run", within=5)
     if not fault.startswith("meta"):  # Where the totals are kept.
