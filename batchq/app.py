@@ -24,6 +24,7 @@ from batchq.batch import around as _batch
 from batchq.clock import SYSTEM, Clock
 from batchq.errors import InternalError, milliseconds
 from batchq.flow import Breaker, Limit, make_limits
+from batchq.gates import GateState, gate_name
 from batchq.handler import (
     AsyncHandler,
     BatchDecorator,
@@ -45,6 +46,7 @@ from batchq.registry import (
     Registry,
     WhenFull,
     check_count,
+    check_duration,
     check_keep,
     check_name,
     make_spec,
@@ -566,6 +568,18 @@ class App:
     def resume(self, queue: str) -> None:
         """The queue's jobs run again."""
         self.store.resume(check_queue(queue))
+
+    def gates(self, queue: str) -> list[GateState]:
+        """The limits and circuits of a queue at which anything is going on."""
+        return self.store.gates(check_queue(queue))
+
+    def trip(self, gate: str, queue: str, for_s: Duration = 3600) -> None:
+        """Opens a circuit by hand for so many seconds: its jobs wait, without an attempt. Raises ConfigError."""
+        self.store.trip(check_queue(queue), gate_name(gate), check_duration(for_s, "for_s"))
+
+    def mend(self, gate: str, queue: str) -> None:
+        """Closes a circuit: its jobs pass again."""
+        self.store.mend(check_queue(queue), gate_name(gate))
 
     # -- tests ----------------------------------------------------------------------------------------------------
 

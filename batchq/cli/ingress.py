@@ -36,7 +36,8 @@ def ingress(
     id, makes an event that is sent again the same job. TERM and INT end it in order.
 
     \b
-    batchq ingress --port 8080 --sources sources.toml
+    batchq ingress --port 8080 --token env:INGRESS_TOKEN
+    curl -d hello -H 'Idempotency-Key: 7' http://127.0.0.1:8080/q/QUEUE/JOB
     """
     try:
         import uvicorn

@@ -118,7 +118,11 @@ def _queue_row(name: str, queue: dict[str, Any], rates: dict[str, dict[str, floa
     row += [str(totals["completed"]), span(queue["oldest_pending_age_ms"]) if counts["pending"] else "-"]
     if rates is not None:
         row += [f"{rates[name][total]:.1f}" if name in rates else "-" for _, total in RATES]
-    return [*row, "paused" if queue["paused"] else ""]
+    circuits = len(queue.get("circuits", ()))
+    remarks = ["paused"] if queue["paused"] else []
+    if circuits:
+        remarks.append(f"{circuits} circuit{'s' if circuits > 1 else ''} open: batchq gates")
+    return [*row, ", ".join(remarks)]
 
 
 def _workers_line(workers: Sequence[dict[str, Any]]) -> str:
