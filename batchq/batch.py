@@ -10,15 +10,16 @@ The numbers are kept by the store, in the step in which each job ends. Runs noth
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from contextvars import ContextVar, Token
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from batchq.admin import Listing, queues_of
-from batchq.errors import BatchqError, ConfigError
+from batchq.errors import BatchqError, ConfigError, StoreError
+from batchq.handler import Call
 from batchq.job import Mark, NewJob, check_queue
 from batchq.lifecycle import State, Word
 from batchq.refs import Look, ResultGone
@@ -29,7 +30,6 @@ from batchq.tally import BatchStats, NewBatch
 
 if TYPE_CHECKING:
     from batchq.app import App
-    from batchq.handler import Call
 
 #: The batch that this code enqueues into.
 around: ContextVar[Batch | None] = ContextVar("batchq.batch", default=None)
@@ -71,6 +71,8 @@ class Batch:
             for word, call in (("on_complete", on_complete), ("on_success", on_success))
         ]
         self._stands = stands
+        #: Threads may add to one batch.
+        self._lock = threading.Lock()
         self._tokens: list[Token[Batch | None]] = []
 
     def __repr__(self) -> str:
@@ -89,9 +91,17 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         around.reset(self._tokens.pop())
-        if error is None:
+        if error is not None:
+            self._note_open(error)
+            return
+        try:
             self.conclude()
-        elif self._stands:
+        except StoreError as away:
+            self._note_open(away)
+            raise
+
+    def _note_open(self, error: BaseException) -> None:
+        if self._stands:
             error.add_note(
                 f"batch {self.id}: left open: what is in it runs, and nothing is called back until it is concluded "
                 f"(app.get_batch({self.id!r}).conclude())"
@@ -118,11 +128,12 @@ class Batch:
         return store.enqueue(queue, [job._replace(batch=self.id) for job in jobs], mark, max_pending=max_pending)
 
     def _begin(self, queue: str) -> None:
-        if self.queue is None:
-            self.queue = check_queue(queue)
-        if not self._stands:
-            self._app.store.begin(self.queue, NewBatch(self.id, self.name, *self._heads))
-            self._stands = True
+        with self._lock:
+            if self.queue is None:
+                self.queue = check_queue(queue)
+            if not self._stands:
+                self._app.store.begin(self.queue, NewBatch(self.id, self.name, *self._heads))
+                self._stands = True
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -211,7 +222,6 @@ def list_batches(store: Store, queue: str | None, page: int = 100) -> Iterator[B
 def _call_of(app: App, call: Call[..., Any] | str, word: str) -> Call[..., Any]:
     if isinstance(call, str):
         return app.call(call)
-    with suppress(AttributeError):
-        if callable(call.callback_head):
-            return call
+    if isinstance(call, Call):
+        return call
     raise ConfigError(f"{word}: expected a handler or its name, found {call!r:.100}; register it with @app.job")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import redis
 
-from batchq.job import Completed, NewJob, new_id, pack_row
+from batchq.job import Completed, NewJob, Retried, new_id, pack_error, pack_row
+from batchq.lifecycle import State
 from batchq.redis_store import RedisStore
+from batchq.tally import NewBatch
 from tests.process.rig import Rig
 from tests.servers import Server
 
@@ -124,3 +127,42 @@ def test_what_a_large_batch_holds_is_kept_in_tables(redis_server: Server, prefix
     store.complete("default", "one", [Completed(claim) for claim in claims])
     assert client.exists(attempts, active) == 0
     store.close()
+
+
+def test_jobs_without_a_batch_touch_nothing_of_batches(redis_rig: Rig) -> None:
+    """Their moves ask one field of a hash whether there are any; those of a batch write its two keys once a call."""
+    store, client = redis_rig.store, raw(redis_rig)
+    store.register("default", "w", 60_000)
+    # Scripts are loaded once: what is sent before a script is known is not looked at.
+    assert len(touched(redis_rig, client, live, "")) > 20
+    assert [command for command in touched(redis_rig, client, live, "") if ":batch" in command] == []
+    store.begin("default", NewBatch("b"))
+    batched = [command for command in touched(redis_rig, client, live, "b") if ":batch" in command]
+    # Two jobs: joined in one call, one completed, one dead.
+    assert len([command for command in batched if "HSET" in command and ":batches" in command]) == 3
+    assert len(batched) <= 16, batched
+
+
+def live(rig: Rig, batch: str) -> None:
+    """Two jobs from their enqueue to their ends."""
+    jobs = [NewJob(new_id(), pack_row("fails"), batch=batch) for _ in range(2)]
+    rig.store.enqueue("default", jobs)
+    good, bad = rig.store.claim("default", "w", 2, 0).claims
+    error = pack_error("ValueError", "no", attempt=1, at_ms=1)
+    rig.store.complete("default", "w", [Completed(good)])
+    rig.store.retry("default", "w", [Retried(bad, 0, 1, error)])
+    rig.store.purge("default", State.DEAD, [bad.id])
+
+
+def touched(rig: Rig, client: Any, act: Callable[[Rig, str], None], batch: str) -> list[str]:
+    """The commands that scripts of this rig have sent meanwhile."""
+    with client.monitor() as monitor:
+        act(rig, batch)
+        client.echo(f"end of {rig.prefix}")
+        seen = []
+        for command in monitor.listen():
+            if command["command"] == f"ECHO end of {rig.prefix}":
+                return seen
+            if command["client_type"] == "lua" and rig.prefix in command["command"]:
+                seen.append(command["command"])
+    raise AssertionError("the monitor ended")
