@@ -16,7 +16,7 @@ from batchq.children import is_stopped, named
 from batchq.clock import SYSTEM
 from batchq.config import Settings
 from batchq.crew import Crew
-from batchq.errors import StoreDenied, StoreError, StoreUnavailable
+from batchq.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
 from batchq.job import Claim
 from batchq.lifecycle import Word
 from batchq.limits import give_order
@@ -84,6 +84,8 @@ class Keeper:
         self.outages = outages
         #: While the store is away: when it is tried next.
         self._try_at = 0.0
+        #: There is no room to take the inbox in.
+        self._inbox_stands = False
         self._watch = LeaseWatch(settings.lease_ms)
         self._timers = Timers()
         self._waiter: Waiter | None = None
@@ -282,7 +284,17 @@ class Keeper:
 
     def _ingest(self) -> None:
         """Takes in what other programs dropped into the store's inbox; the next round goes on where there is more."""
-        took = self._store.sweep_inbox()
+        try:
+            took = self._store.sweep_inbox()
+        except StoreFull as error:
+            # Once: a disk may be full for hours, and what stands is worked off meanwhile.
+            if not self._inbox_stands:
+                log.event("error", "inbox_stands", error=str(error))
+            self._inbox_stands = True
+            return
+        if self._inbox_stands:
+            log.event("warning", "inbox_goes_on")
+        self._inbox_stands = False
         if took.jobs:
             log.event("info", "ingested", files=took.files, jobs=took.jobs)
         if took.bad:

@@ -2,7 +2,7 @@
 
 Writers queue in the kernel, which has no limit of time: a holder that is stopped (SIGSTOP, a debugger) stops them all.
 So whoever waits for long is told by a thread of its process, in the log, which process that is. Opening is different:
-it may fail, and says the same in its error.
+it may fail, and says the same in its error. (The gates of `gates.py` are another thing: limits that jobs pass.)
 """
 
 from __future__ import annotations

@@ -39,7 +39,18 @@ _KNOWN = (
 _RANGE = whole("SELECT {1} FROM {0} NOT INDEXED WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?")
 _COUNT = whole("SELECT count(*) FROM {0}")
 _ORDERED = whole("SELECT {1} FROM {0} ORDER BY {2}")
-_KEYS = {"tally": "queue", "batch": "queue,id", "lease": "queue,worker", "mark": "queue,lane", "gone": "queue,id"}
+_KEYS = {
+    "tally": "queue",
+    "batch": "queue,id",
+    "lease": "queue,worker",
+    "mark": "queue,lane",
+    "gone": "queue,id",
+    "gate": "queue,name",
+    "guest": "queue,id",
+    "waiter": "queue,gate,place",
+    "passed": "queue,gate,at,id",
+    "turn": "queue",
+}
 
 
 class Salvaged(NamedTuple):

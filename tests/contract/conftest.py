@@ -13,6 +13,7 @@ from batchq.redis_store import RedisStore
 from batchq.spool import SpoolStore
 from batchq.store import Limits, Store
 from tests.contract.helpers import check_law
+from tests.process.rig import check_spool
 from tests.servers import FLAVOURS, Servers, flavours
 
 STORES = ("memory", "spool", *flavours())
@@ -82,6 +83,8 @@ class Ground:
     def close(self) -> None:
         for store in (*self._handles, *self.opened):
             store.close()
+            if isinstance(store, SpoolStore):
+                check_spool(store.path)
 
 
 @pytest.fixture(params=STORES)

@@ -18,7 +18,7 @@ from batchq.lifecycle import State
 from batchq.spool import SpoolStore, dump, fs, hands
 from batchq.spool.check import Finding, Level, check, is_well
 from batchq.spool.ledger import Ledger
-from batchq.spool.salvage import salvage
+from batchq.spool.salvage import _KEYS, salvage
 from batchq.store import Ingested
 from batchq.tally import NewBatch
 from tests.unit.spool.helpers import LEASE_MS, Q, a_job, check_books, claim_all
@@ -178,6 +178,15 @@ def test_unknown_file_is_left_alone(path: Path) -> None:
 def test_little_room_needs_a_person(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fs, "free_bytes", lambda path: 1 << 20)
     assert any(one.level is Level.FAULT and "1 MiB free" in one.text for one in check(str(path)))
+
+
+def test_dump_and_salvage_know_every_table(path: Path) -> None:
+    """One that a later schema adds must not stay behind."""
+    db = sqlite3.connect(path / "queue.db")
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    db.close()
+    assert set(dump.TABLES) | {"note", "master"} == tables
+    assert set(_KEYS) | {"job", "note", "master"} == tables
 
 
 # -- dump and load ---------------------------------------------------------------------------------------------------
