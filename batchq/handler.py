@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 import orjson
 
+from batchq import tracing
 from batchq.arity import Arity
 from batchq.clock import MAX_FIRE_MS
 from batchq.errors import ConfigError
@@ -129,7 +130,7 @@ class Call(Generic[P, R]):
     ) -> NewJob:
         if self._arity is not None:
             self._arity.check(args, kwargs)
-        row = self._head + pack_arguments(args, kwargs)
+        row = self._head + tracing.carried() + pack_arguments(args, kwargs)
         if len(row) > self._app.max_payload:
             raise ConfigError(
                 f"{self.name}: this job takes {len(row)} bytes, max_payload is {self._app.max_payload}; "

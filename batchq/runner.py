@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from batchq import context, log, payload
+from batchq import context, log, payload, tracing
 from batchq.backoff import DEFAULT, Called, Curve
 from batchq.clock import SYSTEM, Clock
 from batchq.config import Settings, scrub
@@ -125,14 +125,17 @@ class Runner:
         if ready.spec.batch:
             return Group(self, [ready]).call(enter)[0]
         token = context.enter(ready)
+        span = tracing.begin(ready)
         try:
             if enter is not None:
                 enter()
             result = self.result_of(ready.spec, ready.spec.function(*ready.args, **ready.kwargs))
             return self.completed(ready, result)
         except BaseException as error:  # noqa: BLE001 - SystemExit in a handler is a failed attempt, not the worker's end
+            span.failed(error)
             return self.outcome_of(ready, error)
         finally:
+            span.end()
             context.leave(token)
 
     async def acall(
@@ -141,14 +144,19 @@ class Runner:
         """`call` for a coroutine function, inside an event loop and a task of its own. `cut_off`: why that task was
         cancelled; None where it was not."""
         token = context.enter(ready)
+        span = tracing.begin(ready)
         try:
             enter()
             return self.completed(ready, await ready.spec.function(*ready.args, **ready.kwargs))
         except asyncio.CancelledError as error:
-            return self.outcome_of(ready, cut_off() or error)
+            cause = cut_off() or error
+            span.failed(cause)
+            return self.outcome_of(ready, cause)
         except BaseException as error:  # noqa: BLE001 - the same
+            span.failed(error)
             return self.outcome_of(ready, error)
         finally:
+            span.end()
             context.leave(token)
 
     def _wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
