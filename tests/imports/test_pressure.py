@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
+
+import psutil
+import pytest
 
 from batchq.job import Completed, Mark, NewJob, new_id, pack_row, random_name
 from batchq.store import Store
-from tests.process.rig import until
+from tests.process.rig import Rig, opened, until
+from tests.servers import Server, flavours
 
 from .conftest import DEADLINE_S, Place
 
@@ -107,3 +113,76 @@ def _probe(store: Store) -> None:
     [claim] = store.claim("probe", "p1", 1, 0).claims
     assert claim.id == job.id
     store.complete("probe", "p1", [Completed(claim)])
+
+
+PROBES = """
+@app.job(queue="busy")
+def small(n):
+    pass
+
+
+@app.job(queue="probe")
+def probe():
+    note("S")
+
+
+@app.job(queue="rows")
+def load(n: str):
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", flavours())
+def test_a_large_import_leaves_the_server_responsive(flavour: str, tmp_path: Path, prefix: str) -> None:
+    """500,000 rows beside four busy workers: no call of the server is slow, memory stays small, probes start at once,
+    and it says how far it is."""
+    server = Server(flavour, "--slowlog-log-slower-than", "20000", "--slowlog-max-len", "1000")
+    try:
+        with opened(tmp_path, flavour, server.url, prefix) as rig:
+            _import_beside_probes(rig, server)
+    finally:
+        server.stop()
+
+
+def _import_beside_probes(rig: Rig, server: Server) -> None:
+    rig.app(PROBES)
+    with open(tmp := rig.folder / "rows.csv", "w") as file:
+        file.write("n\n")
+        file.writelines(f"{n}\n" for n in range(500_000))
+    rig.start("-q", "probe:100", "-q", "busy", n=4, queue="probe")
+    importer = subprocess.Popen(
+        [sys.executable, "-m", "batchq", "import", tmp.name, "--job", "load", "-q", "rows"],
+        cwd=rig.folder,
+        env=rig.env(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    probes: list[tuple[str, int]] = []
+    memory = 0
+    try:
+        while importer.poll() is None:
+            rig.enqueue_many("small", [(n,) for n in range(200)], "busy")
+            probes.append((rig.enqueue("probe", queue="probe"), time.monotonic_ns()))
+            with contextlib.suppress(psutil.Error):
+                memory = max(memory, psutil.Process(importer.pid).memory_info().rss)
+            time.sleep(0.1)
+        assert importer.stderr is not None
+        told = importer.stderr.read().decode()
+    finally:
+        importer.kill()
+        importer.wait()
+    assert importer.returncode == 0, told
+    assert "rows/s" in told
+    rig.until(lambda: len(rig.ledger.starts()) >= len(probes), "all probes have run", 30)
+    began = {entry.job: entry.at_ns for entry in rig.ledger.starts()}
+    waits = sorted((began[job] - sent) / 1e9 for job, sent in probes)
+    assert waits[int(len(waits) * 0.99) - 1] < 0.5, waits[-10:]
+    assert memory < 200 << 20
+    assert rig.stats("rows").counts["pending"] == 500_000
+    # By the server's own CPU time a chunk is short, whoever else is at work here; by the clock nearly all are.
+    chunks = 500_000 // 480
+    used = server.client.info("cpu")
+    assert (used["used_cpu_user"] + used["used_cpu_sys"]) / chunks < 0.02
+    slow = [entry for entry in server.client.slowlog_get(1000) if b"EVALSHA" in entry["command"]]
+    assert len(slow) < chunks / 10, slow[:3]
