@@ -90,6 +90,14 @@ MADE = {
 }
 
 
+def on_config(config: Any) -> Any:
+    """A page that the menu does not name yet stands at the end of the guides: none is left out."""
+    named = set(re.findall(r"[\w/-]+\.md", str(config.nav)))
+    guides: list[Any] = next(part["Guides"] for part in config.nav if "Guides" in part)
+    guides += [path.name for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in named]
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that are made, and what pages link to outside their folder."""
     for path, make in MADE.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -164,3 +166,24 @@ def test_what_the_documents_name_is_there(redis_rig: Rig, name: str) -> None:
         assert families <= named
     if name == "grafana.json":
         json.loads(text)
+
+
+def test_a_reload_serves_the_same_port(redis_rig: Rig) -> None:
+    """The next image listens where the one before did; what handlers did is counted anew, the queues' totals go on."""
+    rig = redis_rig
+    rig.app(APP)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    rig.enqueue("send", 2, queue="mail")
+    pool = rig.start("--metrics-port", str(port), "-q", "mail", queue="mail")
+    url = address(rig, pool)
+    rig.until_counts("mail", done=1)
+    pool.send(signal.SIGHUP)
+    rig.until(lambda: pool.lines("reloaded"), "it is reloaded")
+    rig.enqueue("send", 2, queue="mail")
+    rig.until_counts("mail", done=2)
+    samples = scrape(url)
+    assert of(samples, "batchq_reloads_total") == 1
+    assert of(samples, "batchq_queue_events_total", queue="mail", event="completed") == 2
+    assert of(samples, "batchq_attempts_total", queue="mail", handler="send", outcome="completed") == 1
