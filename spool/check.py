@@ -72,6 +72,8 @@ class Checker:
         if not fs.is_there(self.layout.root):
             raise StoreUnavailable(f"spool: {self.layout.root}: expected a spool, found nothing there")
         try:
+            if not fs.names(self.layout.root):
+                raise StoreUnavailable(f"spool: {self.layout.root}: expected a spool, found an empty directory")
             self._place()
             layout = None
             try:
@@ -82,8 +84,7 @@ class Checker:
             self._files()
             if layout is None:
                 self._say(Level.NOTE, "no ledger: an outbox, or a spool that was never used")
-                with self._sweeping():
-                    self._inbox()
+                self._inbox()
             else:
                 self._ledger()
             self._room()
@@ -105,7 +106,8 @@ class Checker:
 
     def _place(self) -> None:
         if fs.is_remote(kind := fs.kind_of_fs(self.layout.root)):
-            self._say(Level.FAULT, f"lies on {kind}, where a ledger is not safe; only the inbox may be used there")
+            level = Level.FAULT if fs.is_there(self.layout.db) else Level.NOTE
+            self._say(level, f"lies on {kind}, where a ledger is not safe; only the inbox may be used there")
         version = sqlite3.sqlite_version_info
         if version < _SAFE_SQLITE and not any(version[:2] == one[:2] and version >= one for one in _MENDED_SQLITE):
             self._say(
@@ -119,9 +121,7 @@ class Checker:
         for name in fs.names(self.layout.root):
             path = self.layout.at(name)
             if name.startswith("FORMAT."):
-                if now_s - fs.facts(path).st_mtime > _STAMP_S and self._may_mend(
-                    f"{name}: left by a process that died"
-                ):
+                if now_s - fs.changed_s(path, now_s) > _STAMP_S and self._may_mend(f"{name}: left by one that died"):
                     fs.remove(path)
             elif name not in OURS:
                 self._say(Level.NOTE, f"{name!r:.100}: is none of the spool's files; it is left alone")
@@ -171,10 +171,9 @@ class Checker:
 
     def _inbox(self) -> None:
         layout, box = self.layout, Box(self.layout, self._clock, Limits())
-        old_ms = self._clock.now_us() // 1000 - TMP_MS
-        old = [
-            n for n in fs.names(layout.tmp) if fs.facts(os.path.join(layout.tmp, n)).st_mtime_ns // 1_000_000 < old_ms
-        ]
+        now_s = self._clock.now_us() / 1e6
+        ages = [now_s - fs.changed_s(os.path.join(layout.tmp, name), now_s) for name in fs.names(layout.tmp)]
+        old = [age for age in ages if age * 1000 > TMP_MS]
         if old and self._may_mend(f"inbox/tmp: {len(old)} files that no producer can be at any more"):
             box.tidy()
         here = box.census()
@@ -208,8 +207,7 @@ class Checker:
         except BatchqError as error:
             hint = "; `batchq spool salvage` saves what can be read" if isinstance(error, StoreCorrupt) else ""
             self._say(Level.FAULT, f"{error}{hint}")
-            with self._sweeping():
-                self._inbox()
+            self._inbox()
             return
         try:
             if self._database(ledger):
@@ -217,7 +215,7 @@ class Checker:
                 with self._sweeping() as is_ours:
                     if is_ours:
                         self._parcel_marks(ledger)
-                    self._inbox()
+                self._inbox()
         except StoreCorrupt as error:
             self._say(Level.FAULT, f"{error}; `batchq spool salvage` saves what can be read")
         finally:

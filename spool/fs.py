@@ -133,6 +133,14 @@ def facts(path: str) -> os.stat_result:
     return os.lstat(path)
 
 
+def changed_s(path: str, default: float) -> float:
+    """When a file was written last, in seconds; the default where it has gone meanwhile."""
+    try:
+        return os.lstat(path).st_mtime
+    except FileNotFoundError:
+        return default
+
+
 def copy(source: str, target: str) -> None:
     """A private copy, durable. Never of a ledger that this process has open: closing it would drop SQLite's locks."""
     read = os.open(source, os.O_RDONLY | _SAFE)

@@ -15,7 +15,7 @@ from batchq.clock import SYSTEM
 from batchq.errors import ConfigError, SpoolError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from batchq.job import Buried, Completed, Mark, pack_error, pack_row
 from batchq.lifecycle import State
-from batchq.spool import SpoolStore, dump, fs, hands
+from batchq.spool import SpoolStore, drop, dump, fs, hands
 from batchq.spool.check import Finding, Level, check, is_well
 from batchq.spool.ledger import Ledger
 from batchq.spool.salvage import _KEYS, salvage
@@ -62,6 +62,21 @@ def test_checking_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="found nothing there"):
         check(str(tmp_path / "none"), repair=True)
     assert os.listdir(tmp_path) == []
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StoreUnavailable, match="found an empty directory"):
+        check(str(tmp_path / "empty"), repair=True)
+    assert os.listdir(tmp_path / "empty") == []
+
+
+def test_outbox_is_well_and_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spool with an inbox alone, also where a ledger may not lie."""
+    monkeypatch.setattr(fs, "kind_of_fs", lambda path, table=None: "nfs4")
+    drop(tmp_path / "s", [(Q, a_job())])
+    before = sorted(os.listdir(tmp_path / "s"))
+    found = check(str(tmp_path / "s"), repair=True)
+    assert levels(found) == {Level.NOTE}, found
+    assert any("1 files wait" in one.text for one in found)
+    assert sorted(os.listdir(tmp_path / "s")) == before
 
 
 BROKEN: dict[str, tuple[tuple[str, ...], str]] = {
