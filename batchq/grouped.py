@@ -12,7 +12,7 @@ store and no process: claims in, outcomes out. The worker gathers (see `gather`)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 #: How often a worker looks for more while it lingers.
 LOOKS = 4
 
-#: Makes one call of a handler, with its marks and limits, for the jobs of a group: `call(enter)` does the work.
-Attempt = Callable[[Sequence["Prepared"], Callable[[Callable[[], None] | None], list[Outcome]]], list[Outcome]]
+#: Calls a handler; `enter` is called just before user code.
+Calling = Callable[[Callable[[], None] | None], list[Outcome]]
+#: Makes such a call for the jobs of a group, with its marks and limits.
+Attempt = Callable[[Sequence["Prepared"], Calling], list[Outcome]]
 
 
 class _Nothing:
@@ -163,19 +165,21 @@ class Group:
         return [n for n, job in enumerate(self._jobs) if isinstance(job._answer, _Nothing)]
 
 
-def run_group(runner: Runner, group: Sequence[Prepared], attempt: Attempt) -> list[Outcome]:
+def run_group(runner: Runner, group: Sequence[Prepared], attempt: Attempt) -> Iterator[list[Outcome]]:
     """Calls the handler with all of them, by way of `attempt`. With `bisect`, where it raised, with each half of those
-    that had no answer, down to single jobs: only those that fail alone have failed. An outcome a job, in order."""
+    that had no answer, down to single jobs: only those that fail alone have failed. Yields outcomes as they stand: an
+    outcome a job in all."""
     one = Group(runner, group)
     outcomes = attempt(group, one.call)
-    left = one.to_halve()
-    if len(left) > 1:
-        half = len(left) // 2
-        for places in (left[:half], left[half:]):
-            again = run_group(runner, [group[n] for n in places], attempt)
-            for place, outcome in zip(places, again, strict=True):
-                outcomes[place] = outcome
-    return outcomes
+    again = one.to_halve()
+    if len(again) < 2:
+        yield outcomes
+        return
+    if done := [outcome for n, outcome in enumerate(outcomes) if n not in set(again)]:
+        yield done
+    half = len(again) // 2
+    for places in (again[:half], again[half:]):
+        yield from run_group(runner, [group[n] for n in places], attempt)
 
 
 def gather(

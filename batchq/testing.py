@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchq.batch import around
@@ -169,7 +170,7 @@ class Harness:
             lambda want, held: self.store.claim(queue, worker, want, held).claims,
             lambda seconds: False,
         )
-        return run_group(self._runner, group, lambda some, call: call(None))
+        return list(chain.from_iterable(run_group(self._runner, group, lambda some, call: call(None))))
 
     def _start(self) -> None:
         if self._started:

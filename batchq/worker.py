@@ -28,7 +28,7 @@ from batchq.config import Settings
 from batchq.desk import Desk
 from batchq.desk import boot_id as boot_id
 from batchq.errors import JobCancelled, JobTimeout, StoreError, StoreUnavailable
-from batchq.grouped import gather, run_group
+from batchq.grouped import Calling, gather, run_group
 from batchq.job import Claim, Outcome, Released, Retried
 from batchq.lifecycle import Word
 from batchq.pace import SURPRISE_MS, Order, Pace, Runtimes
@@ -273,32 +273,54 @@ class Worker:
                         if alone and (self._finished or self._tail):
                             self._give_back()
                     self._running_since = 0 if grouped else monotonic_ns()
-                if not isinstance(ready, Prepared):
-                    outcomes: list[Outcome] = [ready]
+                if isinstance(ready, Prepared) and grouped:
+                    ran += self._run_group(queue, ready)
+                    continue
+                if isinstance(ready, Prepared):
+                    outcome = self._call(ready)
+                    ran += 1
                 else:
-                    outcomes = self._run_group(queue, ready) if grouped else [self._call(ready)]
-                    ran += len(outcomes)
+                    outcome = ready
                 with self._lock:
                     self._running_since = 0
-                    self._finished += outcomes
+                    self._finished.append(outcome)
         finally:
             self._batch.clear()
         self._paces[queue].ran(ran, (monotonic_ns() - began) / 1e6, surprise=self._surprised)
 
-    def _run_group(self, queue: str, first: Prepared) -> list[Outcome]:
-        """One call of a batch handler, for as many jobs as it takes; none where the worker is to rest meanwhile."""
+    def _run_group(self, queue: str, first: Prepared) -> int:
+        """Runs a batch handler for as many jobs as it takes, and answers how many they were: none where the worker is
+        to rest meanwhile."""
         group = gather(first, self._tail, self._runner.prepare, partial(self._claim_more, queue), self._linger)
         with self._lock:
             if self._is_resting:
                 # Given back with the rest, in its order.
                 self._tail.extendleft(ready.claim for ready in reversed(group))
-                return []
+                return 0
             # One that crashed runs alone, and nothing is claimed behind it.
             self._wants[queue] = 1 if first.claim.crashes else min(first.spec.batch, MAX_JOBS)
-            # What stands behind it is for others; and should the worker die, all that it holds is what ran.
+            # What stands behind it is for others.
             self._give_back()
+        ran = 0
+        for outcomes in run_group(self._runner, group, self._attempt_of_many):
+            with self._lock:
+                self._running_since = 0
+                self._finished += outcomes
+            ran += len(outcomes)
+        return ran
+
+    def _attempt_of_many(
+        self, group: Sequence[Prepared], call: Callable[[Callable[[], None]], list[Outcome]]
+    ) -> list[Outcome]:
+        """One call of a batch handler: with all of the batch, or with a part of it once more."""
+        with self._lock:
+            if self._finished:
+                # Of other parts. Should the worker die, all that it holds is what ran.
+                self._give_back()
+                if self._is_resting:
+                    return [Released(ready.claim) for ready in group]
             self._running_since = monotonic_ns()
-        return run_group(self._runner, group, self._attempt)
+        return self._attempt(group, call)
 
     def _claim_more(self, queue: str, want: int, held: int) -> Sequence[Claim]:
         """Claims beside what is held already; nothing where the answer is odd: the next round looks into it."""
@@ -323,7 +345,7 @@ class Worker:
         """Runs one handler."""
         return self._attempt([ready], lambda enter: [self._runner.call(ready, enter)])[0]
 
-    def _attempt(self, group: Sequence[Prepared], call: Callable[[Callable[[], None]], list[Outcome]]) -> list[Outcome]:
+    def _attempt(self, group: Sequence[Prepared], call: Calling) -> list[Outcome]:
         """Makes one call of a handler between its marks on the scoreboard: for one job, or for many of a batch."""
         ready = group[0]
         self._ordered = scoreboard.NOTHING

@@ -42,6 +42,15 @@ def waits(jobs):
         time.sleep(0.01)
 
 
+@app.job(batch=8, linger=0.5, bisect=True, max_attempts=4, backoff=fixed(0.1))
+def by_halves(jobs):
+    numbers = told(jobs)
+    if 2 in numbers:
+        raise ValueError("not with this one")
+    if 7 in numbers:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 @app.job
 def single(n):
     os.write(_calls, f"{os.getpid()} single{n}\\n".encode())
@@ -149,3 +158,16 @@ def test_a_master_that_is_killed_loses_no_batch(rig: Rig) -> None:
     stats = rig.until_counts(done=4, within=20)
     assert stats.totals["lost"] == 4
     assert stats.totals["crashed"] == 0
+
+
+def test_what_is_done_is_settled_before_the_next_part(rig: Rig) -> None:
+    """A batch that is tried by halves: one that kills its worker in a later part costs those nothing that are done."""
+    rig.app(APP)
+    ids = rig.enqueue_many("by_halves", [(n,) for n in range(8)])
+    rig.start(n=1)
+    stats = rig.until_counts(done=6, dead=2, within=30)
+    assert {rig.job(ids[n]).reason for n in (2, 7)} == {"max_attempts", "poison"}
+    by_number = [sum(str(n) in call for call in calls(rig)) for n in range(8)]
+    # All, the first half, and its first quarter.
+    assert by_number[0] == by_number[1] == 3
+    assert stats.totals["fenced"] == 0
