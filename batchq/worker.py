@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import FrameType
 
@@ -309,9 +309,7 @@ class Worker:
             ran += len(outcomes)
         return ran
 
-    def _attempt_of_many(
-        self, group: Sequence[Prepared], call: Callable[[Callable[[], None]], list[Outcome]]
-    ) -> list[Outcome]:
+    def _attempt_of_many(self, group: Sequence[Prepared], call: Calling) -> list[Outcome]:
         """One call of a batch handler: with all of the batch, or with a part of it once more."""
         with self._lock:
             if self._finished:
