@@ -159,7 +159,7 @@ def _print_history(job: Job) -> None:
     """The attempts that failed, the oldest first: as many as the job keeps."""
     table = Table(
         Column("ATTEMPT", right=True),
-        Column("BEGAN"),
+        Column("BEGAN", whole=True),
         Column("TOOK", right=True),
         Column("HOST"),
         Column("PID", right=True),
@@ -177,7 +177,8 @@ def _attempt(entry: dict[str, Any], *, last: bool) -> tuple[str, ...]:
     took = span(ended - began, tenths=True) if isinstance(began, int) and isinstance(ended, int) else "-"
     return (
         str(entry.get("attempt", "?")),
-        when(at) if isinstance(at, int) else "-",
+        # The zone stands with the other times above.
+        when(at)[:19] if isinstance(at, int) else "-",
         took,
         host_of(worker) or "-",
         worker.rsplit(".", 2)[1] if worker.count(".") >= 3 else "-",
