@@ -14,13 +14,15 @@ from collections.abc import Callable
 import rig
 import work
 
-WORKERS = 2
+WORKERS, DEADLINE_S = 2, 600.0
 
 
 def longest_answer(ask: Callable[[], object], until: Callable[[], bool]) -> float:
-    """The slowest of many calls in ms, 1 ms apart."""
-    worst = 0.0
+    """The slowest of many calls in ms, 1 ms apart. Raises TimeoutError."""
+    worst, deadline = 0.0, time.monotonic() + DEADLINE_S
     while not until():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not all jobs were worked off within {DEADLINE_S:.0f} s")
         for _ in range(20):
             began = time.perf_counter()
             ask()
