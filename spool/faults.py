@@ -15,7 +15,7 @@ import orjson
 from batchq.lifecycle import State
 from batchq.spool.schema import COUNTS, STATE, whole
 
-_DEAD, _LIVE = STATE[State.DEAD], "pending,delayed,active"
+_DEAD = STATE[State.DEAD]
 _STATES = ",".join(map(str, sorted(STATE.values())))
 _UNLEASED = (
     "state=2 AND owner IS NOT NULL AND NOT EXISTS(SELECT 1 FROM lease WHERE lease.queue=job.queue AND worker=owner)"

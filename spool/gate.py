@@ -149,12 +149,17 @@ class _Wait:
 
     def __enter__(self) -> None:
         global _watcher
-        with _guard:
-            _waits[self] = monotonic()
-            if _watcher is None:
-                _end.clear()
-                _watcher = threading.Thread(target=_watch, name="batchq-gate-watch", daemon=True)
-                _watcher.start()
+        try:
+            with _guard:
+                _waits[self] = monotonic()
+                if _watcher is None:
+                    _end.clear()
+                    _watcher = threading.Thread(target=_watch, name="batchq-gate-watch", daemon=True)
+                    _watcher.start()
+        except BaseException:
+            # A signal handler raised: nobody waits.
+            _waits.pop(self, None)
+            raise
 
     def __exit__(self, *error: object) -> None:
         since = _waits.pop(self)

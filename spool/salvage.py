@@ -124,13 +124,15 @@ def _move(db: sqlite3.Connection, tx: Tx, columns: dict[str, list[str]]) -> Salv
         # A column that a later schema has not, or that this one lacks, stays behind.
         known = set(columns_of(tx.db, table))
         kept = [name for name in names if name in known]
+        if not kept:
+            # An older schema had no such table.
+            continue
         rows = _by_seq(db, table, kept, torn) if table in ("job", "note") else _by_key(db, table, kept, torn)
         insert = f"INSERT OR IGNORE INTO {table}({','.join(kept)}) VALUES({','.join('?' * len(kept))})"
         at = kept.index("seq") if table == "job" else -1
         for row in rows:
             with suppress(sqlite3.IntegrityError):
-                tx.db.execute(insert, row)
-                if at >= 0:
+                if tx.db.execute(insert, row).rowcount > 0 and at >= 0:
                     seqs.add(row[at])
     lost = {}
     for statement in _KNOWN:

@@ -355,6 +355,14 @@ def test_salvage_takes_the_inbox_along(path: Path, tmp_path: Path) -> None:
         salvage(str(path), str(tmp_path / "new"))
 
 
+def test_salvage_of_an_older_schema_misses_nothing(path: Path, tmp_path: Path) -> None:
+    """A table that it did not have is not torn."""
+    change(path, "DROP TABLE turn", "DROP TABLE waiter", "PRAGMA user_version=2")
+    saved = salvage(str(path), str(tmp_path / "new"))
+    assert (saved.jobs, saved.lost, saved.torn) == (7, [], [])
+    assert levels(check(str(tmp_path / "new"))) <= {Level.NOTE}
+
+
 # -- by hand ---------------------------------------------------------------------------------------------------------
 
 
