@@ -29,20 +29,21 @@ class _Lenient(io.FileIO):
         self._torn = False
 
     def write(self, data: object) -> int:
+        """All of it, or what there is room for."""
         wanted = bytes(memoryview(data))  # type: ignore[arg-type]
+        left = b"\n" + wanted if self._torn and self._lost and not self._regained else wanted
         try:
-            if self._lost and not self._regained and self._torn:
-                super().write(b"\n")
-            done = super().write(wanted)
-            if done is None:  # It does not wait, and its reader is slow.
-                raise BlockingIOError(0, "its reader is too slow")
+            while left:
+                done = super().write(left)
+                if done is None:  # It does not wait, and its reader is slow.
+                    raise BlockingIOError(0, "its reader is too slow")
+                self._torn, left = not left[:done].endswith(b"\n"), left[done:]
         except OSError as error:
-            self._lost += len(wanted)
+            self._lost += len(left)
             self._why, self._regained = error.strerror or str(error), False
-            return len(wanted)
-        self._regained = self._lost > 0
-        self._torn = not wanted[:done].endswith(b"\n")
-        return done
+        else:
+            self._regained = self._lost > 0
+        return len(wanted)
 
     def take_loss(self) -> Loss | None:
         """What was lost, once writing goes on; told once."""
@@ -73,7 +74,8 @@ def _writer(fd: int, before: TextIO | None) -> TextIO:
     """As the stream before, which is None where its descriptor was closed."""
     _lenient[fd] = raw = _Lenient(fd)
     return io.TextIOWrapper(
-        io.BufferedWriter(raw),
+        # No BufferedWriter: it has a lock, which a thread of the app may hold when a worker is forked, for ever.
+        raw,
         encoding=getattr(before, "encoding", None) or "utf-8",
         errors="backslashreplace",
         line_buffering=bool(getattr(before, "line_buffering", False)) or fd == 2,

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,41 @@ def test_log_goes_on_when_its_disk_has_room_again(redis_rig: Rig, small_disk: Pa
     assert " warning output_lost bytes=" in line
     assert "No space left on device" in line
     assert pool.stop() == 0
+
+
+FORKS = """
+import os, sys, threading, time
+from batchq import streams
+
+streams.secure()
+
+
+def chatter():
+    while True:
+        sys.stderr.write("x" * 50 + chr(10))
+
+
+for _ in range(2):
+    threading.Thread(target=chatter, daemon=True).start()
+for _ in range(40):
+    pid = os.fork()
+    if pid == 0:
+        print("mine", file=sys.stderr, flush=True)
+        os._exit(0)
+    until = time.monotonic() + 20
+    while not os.waitpid(pid, os.WNOHANG)[0]:
+        if time.monotonic() > until:
+            os.kill(pid, 9)
+            os._exit(9)
+        time.sleep(0.002)
+os._exit(0)
+"""
+
+
+def test_thread_that_prints_hangs_no_fork() -> None:
+    """One of the app's that always writes: who is forked in the middle of it can write as well."""
+    done = subprocess.run([sys.executable, "-c", FORKS], stderr=subprocess.DEVNULL, timeout=100, check=False)
+    assert done.returncode == 0, "a child hangs"
 
 
 def limited(files: int) -> tuple[str, ...]:
