@@ -195,10 +195,13 @@ def answers(port: int) -> bool:
 
 
 @contextmanager
-def workers(url: str, count: int, app: Any, out: Path | None = None) -> Iterator[psutil.Process]:
-    """A real `batchq start` on work.py, with all its workers registered; answers the master."""
+def workers(
+    url: str, count: int, app: Any, out: Path | None = None, *, module: str = "work", args: Sequence[str] = ()
+) -> Iterator[psutil.Process]:
+    """A real `batchq start` on work.py (or another module), with all its workers registered; answers the master."""
     environment = os.environ | {"BATCHQ_URL": url, "BATCHQ__OUT": str(out or os.devnull)}
-    command = [sys.executable, "-m", "batchq", "start", "-n", str(count), "--log-level", "error", "work:app"]
+    command = [sys.executable, "-m", "batchq", "start", "-n", str(count), "--log-level", "error", *args]
+    command.append(f"{module}:app")
     process = subprocess.Popen(command, cwd=HERE, env=environment, stdin=subprocess.DEVNULL)
     try:
         wait_until(lambda: len(app.store.leases("default").ends) >= count, f"{count} workers are there")

@@ -65,6 +65,7 @@ def ingress(
     )
     server = uvicorn.Server(config)
     listening = config.bind_socket()
+    listening.listen(config.backlog)
     say(f"listening on http://{host}:{listening.getsockname()[1]}/q/QUEUE/JOB")
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn ends in order, and then raises what it has heard once more for whom it runs in.

@@ -27,16 +27,19 @@ from batchq.backoff import BackoffLike
 from batchq.clock import SYSTEM
 from batchq.context import current_job
 from batchq.errors import BatchqError, Dead, Retry
+from batchq.flow import Breaker
 from batchq.handler import AsyncHandler
 from batchq.registry import Duration, check_duration
 from batchq.signatures import sign_standard, standard_key
 from batchq.webhooks.client import Clients
-from batchq.webhooks.guard import Blocked, GuardedBackend, check_url, networks
+from batchq.webhooks.guard import Blocked, GuardedBackend, check_url, host_of, networks
 
 #: Answers among the 4xx that a later try may mend.
 AGAIN = frozenset((408, 425, 429))
 #: Of an answer so much is read, and so much of it is kept.
 READ_MOST, KEEP_MOST = 1 << 16, 500
+#: Deliveries to one host at once, over all workers.
+PER_HOST = 20
 #: A connection has to stand within this.
 CONNECT_S = 5.0
 
@@ -75,14 +78,18 @@ def register(
     private: bool = False,
     allow: Sequence[str] = (),
     headers: Mapping[str, str] | None = None,
+    limit: int | None = PER_HOST,
+    rate: str | None = None,
+    breaker: Breaker | None = Breaker(),  # noqa: B008 - a frozen value
     **options: Any,
 ) -> Deliver:
     """Registers the handler, and answers it: `deliver.enqueue(url, body, headers=...)`.
 
     `secrets`: of Standard Webhooks (whsec_...), or a function from the url to them; the first is the current one, all
     of them sign. `timeout` is for the whole delivery; the handler's own time limit is 5 s above it. `private` lets
-    deliveries reach any address, `allow` those of some networks. `headers` go with each. Further options are those of
-    `app.job`. `body` is sent as JSON, or as it is where it is a str. Raises ConfigError.
+    deliveries reach any address, `allow` those of some networks. `headers` go with each. `limit`, `rate` and `breaker`
+    are for each host: a slow one takes no more than its places, a dead one burns nobody's attempts. Further options
+    are those of `app.job`. `body` is sent as JSON, or as it is where it is a str. Raises ConfigError.
     """
     timeout_s = check_duration(timeout, "timeout") / 1000
     if not callable(secrets):
@@ -118,6 +125,10 @@ def register(
         backoff=backoff,
         timeout=timeout_s + 5,
         result=result,
+        limit=limit,
+        rate=rate,
+        key=host_of if limit is not None or rate is not None or breaker is not None else None,
+        breaker=breaker,
         **options,
     )(deliver)
     return registered
