@@ -70,7 +70,7 @@ def bare(hosts: list[str], jobs: int) -> float:
 
         async def main() -> int:
             left = iter(range(jobs // WORKERS))
-            async with httpx.AsyncClient(timeout=30, limits=httpx.Limits(max_connections=None)) as client:
+            async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(keepalive_expiry=60)) as client:
 
                 async def post() -> int:
                     count = 0
