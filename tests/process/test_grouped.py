@@ -146,15 +146,16 @@ def test_a_cancelled_one_does_not_stop_the_others(rig: Rig) -> None:
 
 
 def test_a_master_that_is_killed_loses_no_batch(rig: Rig) -> None:
-    """Its workers go with it: what ran is lost and comes back, no attempt is spent."""
+    """Its workers go with it: the next start reads from the scoreboard that all of the batch ran, which is lost and comes
+    back; no attempt is spent."""
     rig.app(APP)
     rig.enqueue_many("waits", [(n,) for n in range(4)])
-    pool = rig.start("--lease", "1s", n=1)
+    pool = rig.start("--pid-file", "master.pid", n=1)
     rig.until(lambda: calls(rig), "the call has begun")
     os.kill(pool.pid, signal.SIGKILL)
     pool.process.wait()
     (rig.folder / "gate").touch()
-    rig.start("--lease", "1s", n=1)
+    rig.start("--pid-file", "master.pid", n=1)
     stats = rig.until_counts(done=4, within=20)
     assert stats.totals["lost"] == 4
     assert stats.totals["crashed"] == 0
