@@ -146,7 +146,7 @@ def test_a_cancelled_one_does_not_stop_the_others(rig: Rig) -> None:
 
 
 def test_a_master_that_is_killed_loses_no_batch(rig: Rig) -> None:
-    """Its workers go with it: the next start reads from the scoreboard that all of the batch ran, which is lost and comes
+    """Its workers go with it: the next start reads from the scoreboard that all of the batch ran. It is lost and comes
     back; no attempt is spent."""
     rig.app(APP)
     rig.enqueue_many("waits", [(n,) for n in range(4)])
