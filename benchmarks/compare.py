@@ -123,6 +123,7 @@ def main() -> None:
     print((__doc__ or "").partition("\n")[0])
     result = run(args)
     print(report.table(result))
+    print(f"\n{report.ratios(result)}\n")
     print(report.used_by_others(result))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import plot
+from peers.systems import OURS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -96,6 +97,22 @@ def table(result: dict[str, Any], names: tuple[str, ...] = ()) -> str:
     return "\n".join(lines)
 
 
+def ratios(result: dict[str, Any]) -> str:
+    """Markdown: batchq on Redis against the best of the others, figure by figure."""
+    lines = ["| | batchq | the best other | batchq is |", "|---|---|---|---|"]
+    for figure in FIGURES:
+        found = column(result, figure)
+        peers = {name: value for name, value in found.items() if name not in OURS and value > 0}
+        if "batchq" not in found or not peers:
+            continue
+        best = (max if figure.more_is_better else min)(peers, key=peers.__getitem__)
+        ours, theirs = (f"{value:,.{figure.digits}f}" for value in (found["batchq"], peers[best]))
+        lines.append(
+            f"| {figure.head} | {ours} | {theirs} ({label(best)}) | {found['batchq'] / peers[best]:.2f} times |"
+        )
+    return "\n".join(lines)
+
+
 def origin(result: dict[str, Any]) -> str:
     """Where and when."""
     return (
@@ -134,7 +151,7 @@ def publish(result: dict[str, Any]) -> None:
     TABLE.parent.mkdir(exist_ok=True)
     head = f"# batchq beside other job queues\n\n{origin(result)}. {used_by_others(result)}\n"
     note = "Two workers, but for the idle ones; about 100 bytes of JSON a job; Redis saves nothing.\n"
-    TABLE.write_text(f"{head}{note}\n{table(result)}\n\n{details(result)}\n")
+    TABLE.write_text(f"{head}{note}\n{table(result)}\n\n{ratios(result)}\n\n{details(result)}\n")
     PLOT.write_text(plot.panels(_panels(result), f"batchq beside other job queues: {origin(result)}"))
     picture = f"![bars of the table below](docs/{PLOT.name})"
     section = f"\n{picture}\n\n{table(result, SHORT)}\n\n{origin(result)}. {used_by_others(result)}\n\n"
