@@ -53,7 +53,7 @@ def dead(
     """
     from batchq.selection import group
 
-    with reach(url, prefix) as app:
+    with reach(url, prefix, only_look=True) as app:
         chosen.note_unknown(app)
         now_ms = app.store.now_ms()
         groups = group(_failed(app, chosen, retrying), by)

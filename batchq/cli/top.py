@@ -32,5 +32,5 @@ def top(every_ms: int, pid_file: str | None, url: str | None, prefix: str | None
         raise click.UsageError("top needs a terminal; `batchq status --watch` does not", click.get_current_context())
     from batchq.top.screen import run
 
-    with ended_by_sigterm(), reach(url, prefix, only_look=True) as app:
+    with ended_by_sigterm(), reach(url, prefix, only_look=True, brief=True) as app:
         run(app, every_s=every_ms / 1000, local=lambda: local_status(pid_file))

@@ -162,3 +162,12 @@ def test_it_sends_few_commands(own_server: Server, here: Path) -> None:
         counting.join(10)
     seconds = sent[-2] - sent[first - 1]
     assert (len(sent) - first) / seconds < 20
+
+
+def test_looking_makes_no_spool(here: Path, tmp_path: Path) -> None:
+    """A spool that is not there yet is none: it is shown so, and not made."""
+    with top(f"spool:{tmp_path / 'none'}", here) as shown:
+        shown.until("no queue yet")
+        shown.press("q")
+        assert shown.wait() == 0
+    assert not (tmp_path / "none").exists()
