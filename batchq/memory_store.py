@@ -640,6 +640,9 @@ class MemoryStore(Store):
         with self._lock:
             q, now_us = self._at(queue)
             hall = _Hall(q, now_us)
+            # Gates are looked after when all has moved.
+            left: dict[int, Outcome] = {}
+            tended: list[str] = []
             # Releases go to the head one by one, so the last goes first: the batch keeps its order.
             order = [i for i, outcome in enumerate(outcomes) if not isinstance(outcome, Released)]
             order += [i for i in reversed(range(len(outcomes))) if isinstance(outcomes[i], Released)]
@@ -655,13 +658,16 @@ class MemoryStore(Store):
                     # Forgiven: it waits again.
                     word = self._park(q, entry, fire, now_us)
                     words[i] = Word.OK if word is Word.PARKED else word
-                    for name in hall.parked_at(outcome.claim.id):
-                        gates.tend(hall, name)
+                    tended += hall.parked_at(outcome.claim.id)
                     continue
                 q.take(entry)
                 words[i] = self._end(q, entry, outcome, now_us)
+                left[i] = outcome
+            for _, outcome in sorted(left.items()):
                 if outcome.claim.gated:
                     gates.leave(hall, outcome.claim, gates.verdict_of(outcome))
+            for name in tended:
+                gates.tend(hall, name)
         return words
 
     def _held(self, q: _Queue, worker: str, claim: Claim) -> _Entry | None:

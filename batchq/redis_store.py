@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, TypeVar
 
 import orjson
 import redis
@@ -165,7 +165,7 @@ def _enqueued(queue: str, jobs: Sequence[NewJob], answer: Reply, max_pending: in
 
 def _gated(name: str, outcomes: Sequence[Any]) -> str:
     """The script of a move: one that looks after gates, where a claim may hold places at some."""
-    return f"gated/{name}" if any(out.claim.gated for out in outcomes) else name
+    return f"gated/{name}" if RedisStore.meets_gates and any(out.claim.gated for out in outcomes) else name
 
 
 def _terms(gate: Gate) -> str:
@@ -255,6 +255,9 @@ class RedisStore(Store):
     `patience_s`: how long a call may try while the server is away; None: for ever. `clock_offset` is a seam for
     tests: the scripts add the microseconds in the key `<prefix>:clock-offset` to the server's time.
     """
+
+    #: Claims that may hold places at gates have come into this process: until then nobody looks for them.
+    meets_gates: ClassVar[bool] = False
 
     traits = Traits(kind="redis", shared=True, durable=True, idle_wait_s=WAIT_S + 1.0)
 
@@ -627,6 +630,7 @@ class RedisStore(Store):
         expected: Arg = "" if expected_ms is None else expected_ms
         answer = self._move("seal", queue, [worker, expected], worker)
         # Nobody knows here who has passed a gate: whoever reaps them looks.
+        RedisStore.meets_gates = True
         claims = tuple(claim._replace(gated=True) for claim in _claims(queue, answer[1:]))
         return Sealed(Word(answer[0].decode()), claims)
 
@@ -641,6 +645,7 @@ class RedisStore(Store):
         return left
 
     def admit(self, queue: str, worker: str, admissions: Sequence[Admission], *, again: bool = False) -> list[Word]:
+        RedisStore.meets_gates = True
         words: list[Word] = []
         for chunk in _chunks(admissions, lambda one: sum(len(gate.name) + 60 for gate in one.gates)):
             argv = [arg for claim, doors in chunk for arg in (claim.id, claim.token, "\n".join(map(_terms, doors)))]

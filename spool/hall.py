@@ -28,7 +28,7 @@ _DROP = sql("DELETE FROM passed WHERE queue=? AND gate=? AND at<?")
 _PASSED = sql("SELECT at FROM passed WHERE queue=? AND gate=? ORDER BY at")
 _NOTE = sql("INSERT OR REPLACE INTO passed(queue,gate,at,id,token) VALUES(?,?,?,?,?)")
 _CALL = sql("UPDATE job SET state=0,place=?,at=? WHERE queue=? AND id=? AND state=1")
-_FIRE = sql("UPDATE job SET at=? WHERE queue=? AND id=? AND state=1")
+_FIRE = sql("UPDATE job SET at=?,place=? WHERE queue=? AND id=? AND state=1")
 
 
 class Hall(gates.Hall):
@@ -99,5 +99,7 @@ class Hall(gates.Hall):
         book.ready = True
 
     def set_fire(self, job_id: str, fire_ms: int) -> None:
-        self._db.execute(_FIRE, (fire_ms, self._queue, job_id))
-        self._book.timer = True
+        book = self._book
+        book.n["tail"] += 1
+        self._db.execute(_FIRE, (fire_ms, book.n["tail"], self._queue, job_id))
+        book.timer = True

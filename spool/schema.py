@@ -46,7 +46,7 @@ _GATES = (
  PRIMARY KEY(queue, gate, place)) WITHOUT ROWID""",
     """CREATE TABLE passed(
  queue TEXT NOT NULL, gate TEXT NOT NULL, at INTEGER NOT NULL, id TEXT NOT NULL, token INTEGER NOT NULL,
- PRIMARY KEY(queue, gate, at, id)) WITHOUT ROWID""",
+ PRIMARY KEY(queue, gate, at, id, token)) WITHOUT ROWID""",
     "CREATE TABLE turn(queue TEXT PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID",
 )
 
