@@ -36,6 +36,7 @@ from batchq.runner import Interrupted, Prepared, Runner
 from batchq.scoreboard import Entry, Slot
 from batchq.signals import drain
 from batchq.store import Store, Waiter
+from batchq.titles import Title
 from batchq.worker import DONE, REST_S, UNSETTLED, become_copy
 
 T = TypeVar("T")
@@ -122,6 +123,7 @@ class ConcurrentWorker:
         #: It makes room for a new one: as a stop, but of its own accord.
         self._leaving = False
         self._entries = slot.widen(settings.concurrency)
+        self._title = Title(f"worker of {app.name}")
         #: The places nobody has.
         self._free = list(range(settings.concurrency))
         self._runs: dict[int, _Run] = {}
@@ -230,7 +232,9 @@ class ConcurrentWorker:
 
     def _say(self) -> None:
         idle = scoreboard.QUIET if self._slot.pool_is_quiet else scoreboard.IDLE
-        self._slot.say(scoreboard.BUSY if self._runs else idle, self._desk.claimed)
+        state = scoreboard.BUSY if self._runs else idle
+        self._slot.say(state, self._desk.claimed)
+        self._title.say(scoreboard.STATES[state])
 
     async def _look_at_board(self) -> None:
         """What the master wants of this worker beside orders."""

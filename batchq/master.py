@@ -46,7 +46,7 @@ from batchq.stalls import Stalls
 from batchq.stopping import Stop
 from batchq.stores import attach_inbox, make_offline, open_store
 from batchq.sweeps import Death
-from batchq.titles import set_title
+from batchq.titles import Title
 from batchq.worker import ORDER_SIGNAL, boot_id
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Master:
         # Not collected before: the holes would be filled by the children, each page of them a copy.
         gc.freeze()
         try:
-            set_title(f"master of {self._app.name}")
+            self._title = Title(f"master of {self._app.name}")
             if self._is_ready:
                 self._notify.ready()
             if self._autoreload and self._origin is not None and self._watcher is None:
@@ -284,8 +284,9 @@ class Master:
         return max(0.0, wait)
 
     def _tell_manager(self) -> None:
-        """A sign of life; and that the pool is ready, once a worker is up, or only the store is missing."""
+        """A sign of life, the title; and that the pool is ready, once a worker is up, or only the store is missing."""
         self._notify.beat()
+        self._title.say(f"{self.state}, {len(self._crew)} workers")
         if not self._is_ready and (self._keeper.outage_since is not None or self._crew.some_up):
             self._is_ready = True
             self._notify.ready()

@@ -24,7 +24,7 @@ from batchq.parent import birth_of
 from batchq.scoreboard import Slot
 from batchq.signals import blocked, pipe, unblock
 from batchq.stores import open_store
-from batchq.titles import set_title
+from batchq.titles import Title
 from batchq.worker import BROKEN, ORDER_SIGNAL, Worker
 
 #: What the master keeps for its own errands: the store, the control socket, a reload.
@@ -100,7 +100,7 @@ def _live(
             os.setpgid(0, 0)
         let_go()
         be_first_to_go()
-        set_title(f"worker of {app.name}")
+        Title(f"worker of {app.name}").say("booting")
         random.seed()
         backoff.reseed()
         code = _work(app, settings, queues, slot, stacks_fd)

@@ -37,6 +37,7 @@ from batchq.runner import Interrupted, Prepared, Runner
 from batchq.scoreboard import Slot
 from batchq.signals import drain
 from batchq.store import MAX_JOBS, Store, Waiter
+from batchq.titles import Title
 
 #: Exit codes of a worker, for its master.
 DONE, BROKEN, UNSETTLED = 0, 70, 71
@@ -68,6 +69,7 @@ class Worker:
         self._runner = Runner(app.registry, settings)
         self._desk = Desk(app, store, settings, slot, self._names, self._runner)
         self._runtimes = Runtimes()
+        self._title = Title(f"worker of {app.name}")
         self._paces = {name: Pace() for name in self._names}
         #: What a batch handler wants next from a queue.
         self._wants: dict[str, int] = {}
@@ -180,9 +182,13 @@ class Worker:
             if waiter is not None:
                 waiter.close()
 
+    def _say(self, state: int) -> None:
+        self._slot.say(state, self._desk.claimed)
+        self._title.say(scoreboard.STATES[state])
+
     def _rest(self) -> None:
         """Until a signal comes, the master's that the pool is to go on among them; or for a second."""
-        self._slot.say(scoreboard.QUIET, self._desk.claimed)
+        self._say(scoreboard.QUIET)
         self._pause()
 
     def _pause(self) -> None:
@@ -191,7 +197,7 @@ class Worker:
 
     def _wait(self, waiter: Waiter) -> None:
         """Until a hint or a signal comes, or the store's own limit is over."""
-        self._slot.say(scoreboard.IDLE, self._desk.claimed)
+        self._say(scoreboard.IDLE)
         try:
             waiter.arm()
         except StoreUnavailable:
@@ -211,7 +217,7 @@ class Worker:
         for queue in self._order.next():
             claims = self._exchange(queue, self._wants.pop(queue, 0) or self._paces[queue].want)
             if claims:
-                self._slot.say(scoreboard.BUSY, self._desk.claimed)
+                self._say(scoreboard.BUSY)
                 self._run_batch(queue, claims)
                 return True
             if self._stop:
@@ -270,6 +276,9 @@ class Worker:
                     grouped = isinstance(ready, Prepared) and ready.spec.batch > 0
                     if isinstance(ready, Prepared) and not grouped:
                         alone = not ready.spec.batch_claim or not self._runtimes.is_short(ready.spec.name)
+                        if alone:
+                            # Short ones would change it all the time.
+                            self._title.say(f"{ready.spec.name} {claim.id} of {claim.queue}")
                         if alone and (self._finished or self._tail):
                             self._give_back()
                     self._running_since = 0 if grouped else monotonic_ns()
