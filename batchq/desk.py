@@ -136,7 +136,9 @@ class Desk:
     def _release_unknown(self, queue: str, claims: Sequence[Claim]) -> None:
         if claims:
             log.event("warning", "unknown_claims", queue=queue, worker=self.id, jobs=len(claims))
-            self._store.release(queue, self.id, [Released(claim) for claim in claims])
+            # The answer that was lost may have been one of `admit`.
+            gated = self._runner.is_limited
+            self._store.release(queue, self.id, [Released(claim._replace(gated=gated)) for claim in claims])
 
     def admit(self, queue: str, claims: Sequence[Claim]) -> Admitted:
         """Those of the claims that may run now. Raises StoreUnavailable."""

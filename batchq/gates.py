@@ -26,6 +26,10 @@ from batchq.job import Buried, Claim, Completed, Outcome, Retried
 HEAD_MS, FALLBACK_MS = 5_000, 300_000
 #: Who was called and has not come within this has been called in vain.
 CALLED_MS = 5_000
+#: What a gate knows of failures is forgotten when nobody has come for so long.
+FORGET_MS = 86_400_000
+#: A gate is looked after so long behind the time that its first has.
+LATE_MS = 1_000
 #: So many are called at most at once.
 CALLS = 100
 #: A window is so much longer than it says, or a twentieth where that is less: events of two windows may lie closer
@@ -117,7 +121,8 @@ class Door:
     name: str
     busy: int = 0
     called: int = 0
-    called_ms: int = 0
+    #: When jobs were called last; where nobody is there, since when.
+    since_ms: int = 0
     failures: int = 0
     phase: str = CLOSED
     ends_ms: int = 0
@@ -134,6 +139,17 @@ class Door:
     @property
     def is_idle(self) -> bool:
         return self.phase == CLOSED and not (self.busy or self.called or self.failures)
+
+    @property
+    def visit_ms(self) -> int | None:
+        """When it has to be looked after though nobody may come any more; None: never."""
+        if self.called:
+            return self.since_ms + CALLED_MS + 1
+        if self.busy:
+            return None
+        if self.phase != CLOSED or self.failures:
+            return max(self.since_ms, self.ends_ms) + FORGET_MS
+        return self.since_ms + window_us(self.period_ms) // 1000 + 1 if self.count else None
 
     def open(self, now_ms: int) -> None:
         self.phase, self.ends_ms, self.failures = OPEN, now_ms + self.reset_ms, 0
@@ -182,8 +198,27 @@ class Hall(ABC):
         """A new one where there is none."""
 
     @abstractmethod
+    def is_there(self, name: str) -> bool:
+        """It is kept, and no new one."""
+
     def put(self, door: Door) -> None:
         """Forgets one that is idle and at which nobody waits."""
+        if not (door.busy or door.called):
+            door.since_ms = self.now_ms
+        if (at := door.visit_ms) is not None:
+            self.visit(door.name, at)
+        self.keep(door, forget=door.is_idle and self.first(door.name) is None)
+
+    @abstractmethod
+    def keep(self, door: Door, *, forget: bool) -> None: ...
+
+    @abstractmethod
+    def visit(self, name: str, at_ms: int) -> None:
+        """A gate is to be looked after then, and not at the time that was said before."""
+
+    @abstractmethod
+    def visits(self, limit: int) -> list[str]:
+        """Takes away the gates that are to be looked after now, the earliest first."""
 
     @abstractmethod
     def pass_of(self, job_id: str) -> Pass | None: ...
@@ -208,6 +243,9 @@ class Hall(ABC):
     @abstractmethod
     def passed(self, name: str, since_us: int) -> list[int]:
         """When jobs have passed since then, the oldest first. Forgets those before."""
+
+    @abstractmethod
+    def forget_passed(self, name: str) -> None: ...
 
     @abstractmethod
     def note_passed(self, name: str, job_id: str, token: int) -> None: ...
@@ -252,7 +290,10 @@ def admit(hall: Hall, job_id: str, token: int, gates: Sequence[Gate]) -> int | N
     if known is not None and known.flag == "a" and known.token == token:
         return None
     place = known.place if known is not None and known.flag != "a" else None
-    if known is not None and known.flag == "c":
+    if known is not None and known.flag == "a":
+        # The claim before was given back by somebody who did not know of its places.
+        _leave_doors(hall, known.names, Verdict.NONE)
+    elif known is not None and known.flag == "c":
         door = hall.door(known.at)
         door.called = max(0, door.called - 1)
         hall.put(door)
@@ -295,7 +336,7 @@ def tend(hall: Hall, name: str) -> None:
     """Calls those that wait and may pass, and gives the first that has to wait for a time that time."""
     door = hall.door(name)
     now, free, wait_ms = hall.now_ms, CALLS, 0
-    if door.called and now - door.called_ms > CALLED_MS:
+    if door.called and now - door.since_ms > CALLED_MS:
         door.called = 0
     if door.phase == OPEN:
         free, wait_ms = (1 - door.called, 0) if now >= door.ends_ms else (0, door.ends_ms)
@@ -315,11 +356,28 @@ def tend(hall: Hall, name: str) -> None:
         if known is not None:
             hall.give_pass(first.id, known._replace(flag="c"))
     if called:
-        door.called, door.called_ms = door.called + len(called), now
+        door.called, door.since_ms = door.called + len(called), now
         hall.call(called)
+    hall.put(door)
     if wait_ms and (first := hall.first(name)) is not None:
         hall.set_fire(first.id, wait_ms)
-    hall.put(door)
+        if not door.called:
+            # Should that one be cancelled, or late, the others are not forgotten.
+            hall.visit(name, wait_ms + LATE_MS)
+
+
+def look_after(hall: Hall, limit: int) -> None:
+    """Looks after some gates whose time has come, and forgets what is of no use any more. Called by sweeps."""
+    for name in hall.visits(limit):
+        if not hall.is_there(name):
+            hall.forget_passed(name)
+            continue
+        door = hall.door(name)
+        nobody = not (door.busy or door.called) and hall.first(name) is None
+        if nobody and door.visit_ms is not None and door.visit_ms <= hall.now_ms:
+            door.phase, door.ends_ms, door.failures = CLOSED, 0, 0
+            hall.put(door)
+        tend(hall, name)
 
 
 def judge(hall: Hall, outcome: Outcome) -> int | None:
@@ -354,6 +412,15 @@ def leave(hall: Hall, claim: Claim, verdict: Verdict) -> None:
         return
     hall.give_pass(claim.id, None)
     _leave_doors(hall, known.names, verdict)
+
+
+def gone(hall: Hall, job_id: str) -> None:
+    """A job's row is gone: nobody waits for it. One that has passed is left to whoever settles it."""
+    known = hall.pass_of(job_id)
+    if known is not None and known.flag != "a":
+        if known.flag == "w":
+            hall.wait_no_more(known.at, known.place)
+        hall.give_pass(job_id, None)
 
 
 def _leave_doors(hall: Hall, names: Sequence[str], verdict: Verdict) -> None:

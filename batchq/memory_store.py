@@ -157,6 +157,8 @@ class _Queue:
         self.waiters: dict[tuple[str, int], tuple[int, str]] = {}
         #: When jobs have passed a gate with a rate.
         self.passed: dict[str, list[int]] = {}
+        #: When gates are looked after.
+        self.visits: dict[str, int] = {}
         self.turns = 0
         self.batches: dict[str, _Batch] = {}
         #: Jobs whose rows stand -> the batch they are in.
@@ -246,10 +248,22 @@ class _Hall(gates.Hall):
     def door(self, name: str) -> gates.Door:
         return self._q.doors.get(name) or gates.Door(name)
 
-    def put(self, door: gates.Door) -> None:
+    def is_there(self, name: str) -> bool:
+        return name in self._q.doors
+
+    def keep(self, door: gates.Door, *, forget: bool) -> None:
         self._q.doors[door.name] = door
-        if door.is_idle and self.first(door.name) is None:
+        if forget:
             del self._q.doors[door.name]
+
+    def visit(self, name: str, at_ms: int) -> None:
+        self._q.visits[name] = at_ms
+
+    def visits(self, limit: int) -> list[str]:
+        found = sorted((at, name) for name, at in self._q.visits.items() if at <= self.now_ms)[:limit]
+        for _, name in found:
+            del self._q.visits[name]
+        return [name for _, name in found]
 
     def pass_of(self, job_id: str) -> gates.Pass | None:
         return self._q.passes.get(job_id)
@@ -288,6 +302,9 @@ class _Hall(gates.Hall):
         stamps = [at for at in self._q.passed.get(name, []) if at >= since_us]
         self._q.passed[name] = stamps
         return stamps
+
+    def forget_passed(self, name: str) -> None:
+        self._q.passed.pop(name, None)
 
     def note_passed(self, name: str, job_id: str, token: int) -> None:
         self._q.passed.setdefault(name, []).append(self.now_us)
@@ -603,6 +620,8 @@ class MemoryStore(Store):
                 words.append(Word.OK if fire is None else self._park(q, entry, fire, now_us))
             for name in sorted({gate.name for _, doors in admissions for gate in doors}):
                 gates.tend(hall, name)
+            # New gates come as fast as jobs: old ones go as fast.
+            gates.look_after(hall, 2 * len(words))
         return words
 
     def _park(self, q: _Queue, entry: _Entry, fire: int, now_us: int) -> Word:
@@ -697,11 +716,13 @@ class MemoryStore(Store):
         q.count(entry.id, "", "cancelled", due_ms(now_us), gone=True)
         q.end(entry, due_ms(now_us))
         del q.jobs[entry.id]
+        gates.gone(_Hall(q, now_us), entry.id)
         return Word.CANCELLED
 
     def promote(self, queue: str, limit: int = PROMOTE_LIMIT) -> Promoted:
         with self._lock:
             q, now_us = self._at(queue)
+            gates.look_after(_Hall(q, now_us), 500)
             moved = self._promote(q, limit, due_ms(now_us))
             oldest = due_ms(now_us) - self._limits.batch_keep_ms
             for id in [id for id, one in q.batches.items() if one.tally.ended <= oldest]:
@@ -814,6 +835,7 @@ class MemoryStore(Store):
                     continue
                 q.take(entry)
                 del q.jobs[id]
+                gates.gone(_Hall(q, now_us), id)
                 purged += 1
                 # What had ended is counted already.
                 q.count(id, "", "cancelled" if unfinished else "", due_ms(now_us), gone=True)

@@ -665,7 +665,7 @@ class RedisStore(Store):
     def gates(self, queue: str) -> list[GateState]:
         flat = self._run(("HGETALL", self._of(queue, "gates")))[0]
         pairs = ((flat[i], flat[i + 1]) for i in range(0, len(flat), 2))
-        told = {name[2:]: text.decode().split() for name, text in pairs if name.startswith(b"g:")}
+        told = {name: text.decode().split() for name, text in pairs}
         if not told:
             return []
         key = self._of(queue, "waiters")

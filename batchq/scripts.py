@@ -25,7 +25,7 @@ _REST = re.compile(r"^--\s+(?:KEYS\s+)?(\d+)\.\.\s+(\w+)\s+(?:LIST|SET|ZSET|HASH
 QUEUE_KEYS = frozenset(
     {"pending", "prioritized", "delayed", "rows", "attempts", "notes", "priority", "active", "leases", "dead"}
     | {"completed", "results", "mark", "given", "wake", "timer", "meta"}
-    | {"batched", "batches", "batch_ends", "gates", "waiters", "passed"}
+    | {"batched", "batches", "batch_ends", "gates", "passes", "waiters", "passed", "visits"}
 )
 
 
@@ -82,9 +82,9 @@ _GATED = {
 #: What gates touch, beside what the move does.
 _AT_GATES = (
     *("active", "attempts", "rows", "notes", "priority", "given", "delayed", "pending", "prioritized", "meta"),
-    *("timer", "wake", "batched", "batches", "batch_ends", "gates", "waiters", "passed"),
+    *("timer", "wake", "batched", "batches", "batch_ends", "gates", "passes", "waiters", "passed", "visits"),
 )
-_WITHIN = ("clock", "whole", "hint", "note", "ready", "delay", "ends", "batch", "failed", "gate", "gated")
+_WITHIN = ("clock", "whole", "hint", "note", "ready", "delay", "ends", "batch", "failed", "pass", "gate", "gated")
 
 
 def _gate(move: Script, replaced: Mapping[str, str] | None) -> Script:

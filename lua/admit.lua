@@ -15,9 +15,11 @@
 --      13 batched      HASH    id -> the batch it is in, where it is in one
 --      14 batches      HASH    id -> counts, name and callbacks of a batch
 --      15 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
---      16 gates        HASH    gates and the jobs at them
---      17 waiters      ZSET    who waits where, in order
---      18 passed       ZSET    who has passed when, of gates with a rate
+--      16 gates        HASH    gate -> its state
+--      17 passes       HASH    id -> the gates that a job has passed, or where it waits
+--      18 waiters      ZSET    who waits where, in order
+--      19 passed       ZSET    who has passed when, of gates with a rate
+--      20 visits       ZSET    gate -> when it is looked after, ms
 -- ARGV  1 again        1 when this call is sent a second time
 --       2.. id, token, gates: a line each, <name>\t<limit> <count> <period ms> <threshold> <reset ms>
 --
@@ -32,12 +34,13 @@
 --! include ends
 --! include batch
 --! include failed
+--! include pass
 --! include gate
 local k = {
   active = KEYS[1], attempts = KEYS[2], rows = KEYS[3], notes = KEYS[4], priority = KEYS[5], given = KEYS[6],
   delayed = KEYS[7], pending = KEYS[8], prioritized = KEYS[9], meta = KEYS[10], timer = KEYS[11], wake = KEYS[12],
-  batched = KEYS[13], batches = KEYS[14], batch_ends = KEYS[15], gates = KEYS[16], waiters = KEYS[17],
-  passed = KEYS[18],
+  batched = KEYS[13], batches = KEYS[14], batch_ends = KEYS[15], gates = KEYS[16], passes = KEYS[17],
+  waiters = KEYS[18], passed = KEYS[19], visits = KEYS[20],
 }
 local us = clock()
 
@@ -59,12 +62,14 @@ local function admit(id, token, text)
   local known, place = pass_of(k, id), nil
   if known and known.flag == 'a' then
     if known.token == token then return nil end
+    -- The claim before was given back by somebody who did not know of its places.
+    leave_doors(k, known.names, 'none', us)
   elseif known then
     place = known.place
     if known.flag == 'c' then
       local door = door_of(k, known.names[1])
       door.called = math.max(0, door.called - 1)
-      put_door(k, door)
+      put_door(k, door, us)
     else
       redis.call('ZREM', k.waiters, waiter(known.names[1], place, known.token, id))
     end
@@ -81,7 +86,7 @@ local function admit(id, token, text)
     if door.count > 0 then
       redis.call('ZADD', k.passed, 0, string.format('%s\0%016.0f\0%s\0%s', door.name, us, id, token))
     end
-    put_door(k, door)
+    put_door(k, door, us)
   end
   give_pass(k, id, 'a', token, 0, names)
   return nil
@@ -99,7 +104,7 @@ for i = 2, #ARGV, 3 do
     local fire = admit(id, token, ARGV[i + 2])
     if fire then
       words[n] = 'parked'
-      parked[#parked + 1], fires[#fires + 1], seen[#seen + 1] = id, fire, n
+      parked[#parked + 1], fires[n], seen[#seen + 1] = id, fire, n
       redis.call('SREM', k.active, id)
     end
     for line in string.gmatch(ARGV[i + 2], '([^\n\t]+)\t') do touched[line] = true end
@@ -108,14 +113,20 @@ end
 local before = earliest(k.delayed)
 local places, notes = uncancelled(k, words, seen, parked, us)
 for i, n in ipairs(places) do
-  local id, note, fire = ARGV[n * 3 - 1], notes[i], 0
-  for j, other in ipairs(seen) do if other == n then fire = fires[j] end end
+  local note = notes[i]
   note.forgiven = note.forgiven + 1
-  to_delayed(k, id, note, math.max(1, fire - math.ceil(us / 1000)), us)
+  to_delayed(k, ARGV[n * 3 - 1], note, math.max(1, fires[n] - math.ceil(us / 1000)), us)
 end
+local gone = {}
+for i, n in ipairs(seen) do
+  if words[n] == 'cancelled' then gone[#gone + 1] = parked[i] end
+end
+drop_passes(k, gone)
 if earliest(k.delayed) ~= before then hint(k.timer, 1) end
 local names = {}
 for name in pairs(touched) do names[#names + 1] = name end
 table.sort(names) -- the same order on every replica
 for _, name in ipairs(names) do tend(k, name, us) end
+-- New gates come as fast as jobs: old ones go as fast.
+look_after(k, us, 2 * #words)
 return words

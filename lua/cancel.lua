@@ -15,6 +15,8 @@
 --      13 batched      HASH    id -> the batch it is in, where it is in one
 --      14 batches      HASH    id -> counts, name and callbacks of a batch
 --      15 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
+--      16 passes       HASH    id -> the gates that a job has passed, or where it waits
+--      17 waiters      ZSET    who waits where, in order
 -- ARGV  1.. id
 --
 -- Returns a word a job: cancelled | marked | finished | unknown
@@ -24,6 +26,7 @@
 --! include note
 --! include ends
 --! include batch
+--! include pass
 local rows, attempts, notes, priority, given = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local pending, prioritized, delayed, dead, completed, meta = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 
@@ -56,6 +59,7 @@ for n, id in ipairs(ARGV) do
 end
 if #gone > 0 then
   redis.call('HINCRBY', meta, 'cancelled', #gone)
+  drop_passes({passes = KEYS[16], waiters = KEYS[17]}, gone)
   if any_batched(meta) then
     local k = {
       rows = rows, pending = pending, meta = meta, wake = KEYS[12], batched = KEYS[13], batches = KEYS[14], batch_ends = KEYS[15],

@@ -15,6 +15,8 @@
 --      13 batches      HASH    id -> counts, name and callbacks of a batch
 --      14 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
 --      15 given        ZSET    ids given by callers -> their end
+--      16 passes       HASH    id -> the gates that a job has passed, or where it waits
+--      17 waiters      ZSET    who waits where, in order
 -- ARGV  1 worker
 --       2 want         how many at most
 --       3 held         how many claims the worker believes it has
@@ -28,6 +30,7 @@
 --! include wide
 --! include batch
 --! include ends
+--! include pass
 local pending, prioritized, delayed, rows, attempts, notes, priority, active, leases, meta, wake = unpack(KEYS, 1, 11)
 local worker, want, held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -103,6 +106,7 @@ if #gone > 0 then
   redis.call('HDEL', notes, unpack(gone))
   redis.call('HDEL', priority, unpack(gone))
   remember_end(KEYS[15], gone, clock())
+  drop_passes({passes = KEYS[16], waiters = KEYS[17]}, gone)
   redis.call('HINCRBY', meta, 'dropped', #gone)
   if any_batched(meta) then
     local k = {

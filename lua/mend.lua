@@ -1,6 +1,6 @@
 -- mend: a gate is closed by hand: jobs pass again, and those that wait are called.
 --
--- KEYS  1 gates        HASH    gates and the jobs at them
+-- KEYS  1 gates        HASH    gate -> its state
 --       2 waiters      ZSET    who waits where, in order
 --       3 passed       ZSET    who has passed when, of gates with a rate
 --       4 attempts     HASH    id -> claims so far: the token
@@ -11,6 +11,8 @@
 --       9 meta         HASH    totals
 --      10 timer        LIST    hints
 --      11 wake         LIST    hints
+--      12 passes       HASH    id -> the gates that a job has passed, or where it waits
+--      13 visits       ZSET    gate -> when it is looked after, ms
 -- ARGV  1 gate
 --
 -- Returns ok
@@ -19,15 +21,17 @@
 --! include hint
 --! include ready
 --! include delay
+--! include pass
 --! include gate
 local k = {
   gates = KEYS[1], waiters = KEYS[2], passed = KEYS[3], attempts = KEYS[4], delayed = KEYS[5], pending = KEYS[6],
   prioritized = KEYS[7], priority = KEYS[8], meta = KEYS[9], timer = KEYS[10], wake = KEYS[11],
+  passes = KEYS[12], visits = KEYS[13],
 }
 local us = clock()
 redis.call('HDEL', k.meta, '') -- a first write that is allowed at maxmemory
 local door = door_of(k, ARGV[1])
 door.phase, door.ends_ms, door.failures = 'closed', 0, 0
-put_door(k, door)
+put_door(k, door, us)
 tend(k, ARGV[1], us)
 return {'ok'}

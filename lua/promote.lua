@@ -9,6 +9,13 @@
 --       7 wake         LIST    hints
 --       8 batches      HASH    id -> counts, name and callbacks of a batch
 --       9 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
+--      10 gates        HASH    gate -> its state
+--      11 passes       HASH    id -> the gates that a job has passed, or where it waits
+--      12 waiters      ZSET    who waits where, in order
+--      13 passed       ZSET    who has passed when, of gates with a rate
+--      14 visits       ZSET    gate -> when it is looked after, ms
+--      15 attempts     HASH    id -> claims so far: the token
+--      16 timer        LIST    hints
 -- ARGV  1 limit        how many at most
 --       2 remember     ms that a given id is known after the job's end
 --       3 batch_keep   ms that a batch is known after its end
@@ -20,7 +27,9 @@
 --! include ready
 --! include delay
 --! include promote
-local delayed, pending, prioritized, priority, given, meta, wake, batches, batch_ends = unpack(KEYS)
+--! include pass
+--! include gate
+local delayed, pending, prioritized, priority, given, meta, wake, batches, batch_ends = unpack(KEYS, 1, 9)
 
 local us = clock()
 redis.call('ZREMRANGEBYSCORE', given, '-inf', whole(due_ms(us) - tonumber(ARGV[2])))
@@ -29,6 +38,11 @@ if #over > 0 then
   redis.call('ZREM', batch_ends, unpack(over))
   redis.call('HDEL', batches, unpack(over))
 end
+look_after({
+  delayed = delayed, pending = pending, prioritized = prioritized, priority = priority, meta = meta, wake = wake,
+  gates = KEYS[10], passes = KEYS[11], waiters = KEYS[12], passed = KEYS[13], visits = KEYS[14], attempts = KEYS[15],
+  timer = KEYS[16],
+}, us, 500)
 local moved = promote(delayed, pending, prioritized, priority, meta, us, tonumber(ARGV[1]))
 -- Also mends a hint that was lost with the worker that took it.
 if anything_ready(pending, prioritized) then hint(wake, 1) end

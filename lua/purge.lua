@@ -16,6 +16,8 @@
 --      14 batched      HASH    id -> the batch it is in, where it is in one
 --      15 batches      HASH    id -> counts, name and callbacks of a batch
 --      16 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
+--      17 passes       HASH    id -> the gates that a job has passed, or where it waits
+--      18 waiters      ZSET    who waits where, in order
 -- ARGV  1 state        pending | delayed | dead | completed
 --       2.. id
 --
@@ -25,6 +27,7 @@
 --! include hint
 --! include ends
 --! include batch
+--! include pass
 local rows, attempts, notes, priority, given, results = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local pending, prioritized, meta = KEYS[7], KEYS[8], KEYS[12]
 local sets = {delayed = KEYS[9], dead = KEYS[10], completed = KEYS[11]}
@@ -47,6 +50,7 @@ if #gone == 0 then return 0 end
 redis.call('HDEL', results, unpack(gone))
 local us, unfinished = clock(), state == 'pending' or state == 'delayed'
 forget(rows, attempts, notes, priority, given, gone, us)
+drop_passes({passes = KEYS[17], waiters = KEYS[18]}, gone)
 if any_batched(meta) then
   local k = {
     rows = rows, pending = pending, meta = meta, wake = KEYS[13], batched = KEYS[14], batches = KEYS[15], batch_ends = KEYS[16],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchq.job import Claim, Claims, Promoted
 from batchq.lifecycle import Word
-from batchq.spool import batches
+from batchq.spool import batches, gates
 from batchq.spool.ledger import Book, Ledger
 from batchq.spool.rows import delete, earliest, held, lease_of
 from batchq.spool.schema import sql
@@ -34,7 +34,8 @@ _STIRS = sql(
     "(SELECT at FROM job WHERE state=1 AND queue=?1 ORDER BY at,place LIMIT 1),"
     "EXISTS(SELECT 1 FROM gone WHERE queue=?1 AND until<=?2),"
     "EXISTS(SELECT 1 FROM job WHERE state=4 AND queue=?1 AND at<=?2),"
-    "EXISTS(SELECT 1 FROM batch WHERE queue=?1 AND ended<=?3) "
+    "EXISTS(SELECT 1 FROM batch WHERE queue=?1 AND ended<=?3),"
+    "EXISTS(SELECT 1 FROM visit WHERE queue=?1 AND at<=?2) "
     "FROM tally WHERE queue=?1"
 )
 _FORGET = sql(
@@ -123,13 +124,14 @@ def quiet(ledger: Ledger, queue: str, limits: Limits) -> tuple[Promoted, bool] |
     rows = ledger.look(_STIRS, (queue, now_us // 1000, now_us // 1000 - limits.batch_keep_ms))
     if not rows:
         return Promoted(0, None), False
-    pending, paused, fire, forget, expired, batch = rows[0]
-    if forget or expired or batch or (fire is not None and fire <= now_us // 1000):
+    pending, paused, fire, forget, expired, batch, visit = rows[0]
+    if forget or expired or batch or visit or (fire is not None and fire <= now_us // 1000):
         return None
     return Promoted(0, None if fire is None else fire - now_us / 1000), bool(pending and not paused)
 
 
 def promote(book: Book, limit: int, limits: Limits) -> Promoted:
+    gates.look_after(book)
     moved = promote_due(book, limit)
     book.db.execute(_FORGET, (book.queue, book.now, _OVER))
     _expire(book)

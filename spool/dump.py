@@ -24,7 +24,7 @@ from batchq.spool.schema import STATE, STATE_OF, USER_VERSION, whole
 
 VERSION: Final = 1
 #: What is carried over. What the masters said of themselves is not: they say it again.
-TABLES: Final = ("tally", "batch", "lease", "mark", "gone", "gate", "guest", "waiter", "passed", "turn", "job")
+TABLES: Final = ("tally", "batch", "lease", "mark", "gone", "gate", "guest", "waiter", "passed", "visit", "turn", "job")
 _NOTE: Final = ("reason", "errors", "result")
 
 _ALL = {name: whole(f"SELECT * FROM {name}") for name in TABLES if name != "job"}

@@ -16,6 +16,9 @@ from batchq.spool.schema import sql
 from batchq.spool.settle import Settling, park
 from batchq.store import Limits
 
+#: How many gates one promote looks after.
+_VISITS = 500
+
 _ALL = sql("SELECT state FROM gate WHERE queue=? ORDER BY name")
 _WAITING = sql("SELECT gate,count(*) FROM waiter WHERE queue=? GROUP BY gate")
 
@@ -34,7 +37,14 @@ def admit(book: Book, worker: str, admissions: Sequence[Admission], again: bool,
     settling.write()
     for name in sorted({gate.name for _, doors in admissions for gate in doors}):
         gates.tend(hall, name)
+    # New gates come as fast as jobs: old ones go as fast.
+    gates.look_after(hall, 2 * len(words))
     return words
+
+
+def look_after(book: Book) -> None:
+    """Some of those whose time has come."""
+    gates.look_after(Hall(book), _VISITS)
 
 
 def trip(book: Book, name: str, for_ms: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import orjson
 
@@ -12,6 +12,10 @@ from batchq.spool.schema import sql
 
 _DOOR = sql("SELECT state FROM gate WHERE queue=? AND name=?")
 _PUT = sql("INSERT OR REPLACE INTO gate(queue,name,state) VALUES(?,?,?)")
+_VISIT = sql("INSERT OR REPLACE INTO visit(queue,gate,at) VALUES(?,?,?)")
+_VISITS = sql("SELECT gate FROM visit WHERE queue=? AND at<=? ORDER BY at,gate LIMIT ?")
+_VISITED = sql("DELETE FROM visit WHERE queue=? AND gate=?")
+_FORGET_PASSED = sql("DELETE FROM passed WHERE queue=? AND gate=?")
 _FORGET = sql("DELETE FROM gate WHERE queue=? AND name=?")
 _PASS = sql("SELECT pass FROM guest WHERE queue=? AND id=?")
 _GIVE = sql("INSERT OR REPLACE INTO guest(queue,id,pass) VALUES(?,?,?)")
@@ -31,6 +35,17 @@ _CALL = sql("UPDATE job SET state=0,place=?,at=? WHERE queue=? AND id=? AND stat
 _FIRE = sql("UPDATE job SET at=?,place=? WHERE queue=? AND id=? AND state=1")
 
 
+_ANYBODY = sql("SELECT 1 FROM guest WHERE queue=? LIMIT 1")
+
+
+def gone(book: Book, ids: Iterable[str]) -> None:
+    """The rows of these jobs are gone."""
+    if book.db.execute(_ANYBODY, (book.queue,)).fetchone():
+        hall = Hall(book)
+        for job_id in ids:
+            gates.gone(hall, job_id)
+
+
 class Hall(gates.Hall):
     """See gates.Hall. Of one queue in one transaction."""
 
@@ -44,11 +59,22 @@ class Hall(gates.Hall):
         row = self._db.execute(_DOOR, (self._queue, name)).fetchone()
         return gates.Door(name) if row is None else gates.Door(**orjson.loads(row[0]))
 
-    def put(self, door: gates.Door) -> None:
-        if door.is_idle and self.first(door.name) is None:
+    def is_there(self, name: str) -> bool:
+        return self._db.execute(_DOOR, (self._queue, name)).fetchone() is not None
+
+    def keep(self, door: gates.Door, *, forget: bool) -> None:
+        if forget:
             self._db.execute(_FORGET, (self._queue, door.name))
         else:
             self._db.execute(_PUT, (self._queue, door.name, orjson.dumps(door.as_dict()).decode()))
+
+    def visit(self, name: str, at_ms: int) -> None:
+        self._db.execute(_VISIT, (self._queue, name, at_ms))
+
+    def visits(self, limit: int) -> list[str]:
+        found = [name for (name,) in self._db.execute(_VISITS, (self._queue, self.now_ms, limit))]
+        self._db.executemany(_VISITED, [(self._queue, name) for name in found])
+        return found
 
     def pass_of(self, job_id: str) -> gates.Pass | None:
         row = self._db.execute(_PASS, (self._queue, job_id)).fetchone()
@@ -84,6 +110,9 @@ class Hall(gates.Hall):
     def passed(self, name: str, since_us: int) -> list[int]:
         self._db.execute(_DROP, (self._queue, name, since_us))
         return [at for (at,) in self._db.execute(_PASSED, (self._queue, name))]
+
+    def forget_passed(self, name: str) -> None:
+        self._db.execute(_FORGET_PASSED, (self._queue, name))
 
     def note_passed(self, name: str, job_id: str, token: int) -> None:
         self._db.execute(_NOTE, (self._queue, name, self.now_us, job_id, token))

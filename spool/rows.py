@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from batchq.clock import MAX_FIRE_MS, fire_ms
 from batchq.job import ERRORS_KEPT, Claim
 from batchq.lifecycle import State
+from batchq.spool.hall import gone
 from batchq.spool.ledger import Book
 from batchq.spool.schema import COUNTS, STATE, sql
 
@@ -106,6 +107,7 @@ def delete(book: Book, rows: Iterable[tuple[int, int]]) -> None:
 def remove(book: Book, standings: Sequence[Standing], remember_ms: int) -> None:
     """The end of some jobs: their rows go, ids that callers gave are remembered."""
     delete(book, ((s.seq, s.noted) for s in standings))
+    gone(book, (s.id for s in standings))
     if given := [s.id for s in standings if s.given]:
         remember(book, given, remember_ms)
 

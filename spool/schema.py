@@ -47,6 +47,10 @@ _GATES = (
     """CREATE TABLE passed(
  queue TEXT NOT NULL, gate TEXT NOT NULL, at INTEGER NOT NULL, id TEXT NOT NULL, token INTEGER NOT NULL,
  PRIMARY KEY(queue, gate, at, id, token)) WITHOUT ROWID""",
+    """CREATE TABLE visit(
+ queue TEXT NOT NULL, gate TEXT NOT NULL, at INTEGER NOT NULL,
+ PRIMARY KEY(queue, gate)) WITHOUT ROWID""",
+    "CREATE INDEX visit_at ON visit(queue, at, gate)",
     "CREATE TABLE turn(queue TEXT PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID",
 )
 

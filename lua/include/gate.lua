@@ -1,16 +1,17 @@
 -- Gates: limits and circuit breakers that jobs pass between claim and run. The rule is that of batchq/gates.py, function
--- by function. `k` holds by name: gates, waiters, passed, attempts, delayed, pending, prioritized, priority, meta.
---   gates    g:<name> -> the state of a gate; j:<id> -> <flag> <token> <place> <gates, a line each>
---   waiters  <gate>\0<place>\0<token>\0<id>, all of one score: in order of gate and place
---   passed   <gate>\0<us>\0<id>\0<token>, the same: who has passed when, of gates with a rate
-local HEAD_MS, FALLBACK_MS, CALLED_MS, CALLS, SLACK_MS = 5000, 300000, 5000, 100, 50
+-- by function. `k` holds by name: gates, visits, passed, attempts, delayed, pending, prioritized, priority, meta, and
+-- what pass.lua needs.
+--   gates    <name> -> the state of a gate
+--   visits   <name> -> when it is looked after, ms
+--   passed   <gate>\0<us>\0<id>\0<token>, all of one score: who has passed when, of gates with a rate
+local HEAD_MS, FALLBACK_MS, CALLED_MS, FORGET_MS, LATE_MS, CALLS, SLACK_MS = 5000, 300000, 5000, 86400000, 1000, 100, 50
 
 local FIELDS = {
-  'busy', 'called', 'called_ms', 'failures', 'ends_ms', 'limit', 'count', 'period_ms', 'threshold', 'reset_ms',
+  'busy', 'called', 'since_ms', 'failures', 'ends_ms', 'limit', 'count', 'period_ms', 'threshold', 'reset_ms',
 }
 
 local function door_of(k, name)
-  local text, door = redis.call('HGET', k.gates, 'g:' .. name), {name = name, phase = 'closed'}
+  local text, door = redis.call('HGET', k.gates, name), {name = name, phase = 'closed'}
   if not text then
     for _, field in ipairs(FIELDS) do door[field] = 0 end
     return door
@@ -34,39 +35,40 @@ local function first_waiter(k, name)
   end
 end
 
-local function put_door(k, door)
+local function window_ms(door)
+  return door.period_ms + math.min(SLACK_MS, math.floor(door.period_ms / 20))
+end
+
+-- When it has to be looked after though nobody may come any more; nil: never.
+local function visit_ms(door)
+  if door.called > 0 then return door.since_ms + CALLED_MS + 1 end
+  if door.busy > 0 then return nil end
+  if door.phase ~= 'closed' or door.failures > 0 then return math.max(door.since_ms, door.ends_ms) + FORGET_MS end
+  return door.count > 0 and door.since_ms + window_ms(door) + 1 or nil
+end
+
+local function visit(k, name, at)
+  redis.call('ZADD', k.visits, whole(at), name)
+end
+
+local function put_door(k, door, us)
+  if door.busy + door.called == 0 then door.since_ms = due_ms(us) end
+  local at = visit_ms(door)
+  if at then visit(k, door.name, at) end
   local idle = door.phase == 'closed' and door.busy + door.called + door.failures == 0
   if idle and not first_waiter(k, door.name) then
-    redis.call('HDEL', k.gates, 'g:' .. door.name)
+    redis.call('HDEL', k.gates, door.name)
     return
   end
   local words = {door.phase}
   for _, field in ipairs(FIELDS) do words[#words + 1] = whole(door[field]) end
-  redis.call('HSET', k.gates, 'g:' .. door.name, table.concat(words, ' '))
-end
-
-local function pass_of(k, id)
-  local text = redis.call('HGET', k.gates, 'j:' .. id)
-  if not text then return nil end
-  local flag, token, place, rest = string.match(text, '^(%a) (%d+) (%d+)\n(.*)$')
-  local names = {}
-  for name in string.gmatch(rest, '[^\n]+') do names[#names + 1] = name end
-  return {flag = flag, token = token, place = tonumber(place), names = names}
-end
-
--- `names`: of a pass that waits, the gate where it does.
-local function give_pass(k, id, flag, token, place, names)
-  redis.call('HSET', k.gates, 'j:' .. id, flag .. ' ' .. token .. ' ' .. whole(place) .. '\n' .. table.concat(names, '\n'))
-end
-
-local function waiter(name, place, token, id)
-  return string.format('%s\0%016.0f\0%s\0%s', name, place, token, id)
+  redis.call('HSET', k.gates, door.name, table.concat(words, ' '))
 end
 
 -- How many may pass now by the rate, and when the next may (0: now).
 local function room(k, door, us)
   if door.count == 0 then return CALLS, 0 end
-  local window = (door.period_ms + math.min(SLACK_MS, math.floor(door.period_ms / 20))) * 1000
+  local window = window_ms(door) * 1000
   local low, high = '[' .. door.name .. '\0', '(' .. door.name .. '\1'
   redis.call('ZREMRANGEBYLEX', k.passed, low, string.format('(%s\0%016.0f', door.name, us - window))
   local used = redis.call('ZLEXCOUNT', k.passed, low, high)
@@ -95,7 +97,7 @@ local function wait_at(k, door, id, token, place, again_ms, us)
   if not place then place = redis.call('HINCRBY', k.meta, 'turns', 1) end
   redis.call('ZADD', k.waiters, 0, waiter(door.name, place, token, id))
   give_pass(k, id, 'w', token, place, {door.name})
-  put_door(k, door)
+  put_door(k, door, us)
   if first and first.place < place then return due_ms(us) + FALLBACK_MS end
   if again_ms > 0 then return again_ms end
   return due_ms(us) + HEAD_MS
@@ -103,7 +105,7 @@ end
 
 local function tend(k, name, us)
   local door, now, free, wait_ms = door_of(k, name), due_ms(us), CALLS, 0
-  if door.called > 0 and now - door.called_ms > CALLED_MS then door.called = 0 end
+  if door.called > 0 and now - door.since_ms > CALLED_MS then door.called = 0 end
   if door.phase == 'open' then
     if now >= door.ends_ms then free = 1 - door.called else free, wait_ms = 0, door.ends_ms end
   elseif door.phase == 'probing' then
@@ -125,7 +127,7 @@ local function tend(k, name, us)
     if known then give_pass(k, first.id, 'c', known.token, known.place, known.names) end
   end
   if #called > 0 then
-    door.called, door.called_ms = door.called + #called, now
+    door.called, door.since_ms = door.called + #called, now
     local came = {}
     for _, id in ipairs(called) do
       if redis.call('ZREM', k.delayed, id) == 1 then came[#came + 1] = id end
@@ -136,6 +138,7 @@ local function tend(k, name, us)
       hint(k.wake, 8)
     end
   end
+  put_door(k, door, us)
   if wait_ms > 0 then
     local first = first_waiter(k, name)
     if first and redis.call('ZREM', k.delayed, first.id) == 1 then
@@ -143,8 +146,9 @@ local function tend(k, name, us)
       delay(k.delayed, first.id, wait_ms)
       if earliest(k.delayed) ~= before then hint(k.timer, 1) end
     end
+    -- Should that one be cancelled, or late, the others are not forgotten.
+    if first and door.called == 0 then visit(k, name, wait_ms + LATE_MS) end
   end
-  put_door(k, door)
 end
 
 local function open_door(door, us)
@@ -161,7 +165,24 @@ local function leave_doors(k, names, verdict, us)
     elseif door.phase == 'probing' and door.busy == 0 then
       door.phase, door.ends_ms = 'open', due_ms(us) -- the probe was cut off: the next may go at once
     end
-    put_door(k, door)
+    put_door(k, door, us)
     tend(k, name, us)
+  end
+end
+
+-- Looks after some gates whose time has come, and forgets what is of no use any more. Called by sweeps.
+local function look_after(k, us, limit)
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', k.visits, '-inf', whole(due_ms(us)), 'LIMIT', 0, limit)) do
+    redis.call('ZREM', k.visits, name)
+    if redis.call('HEXISTS', k.gates, name) == 0 then
+      redis.call('ZREMRANGEBYLEX', k.passed, '[' .. name .. '\0', '(' .. name .. '\1')
+    else
+      local door = door_of(k, name)
+      if door.busy + door.called == 0 and not first_waiter(k, name) and (visit_ms(door) or math.huge) <= due_ms(us) then
+        door.phase, door.ends_ms, door.failures = 'closed', 0, 0
+        put_door(k, door, us)
+      end
+      tend(k, name, us)
+    end
   end
 end

@@ -19,7 +19,7 @@ local function gated(k, argv, first, step, move, verdict_of)
           door.failures = door.failures + 1
           if door.failures >= door.threshold then open_door(door, us) end
         end
-        put_door(k, door)
+        put_door(k, door, us)
       end
     end
     if shut then
@@ -37,7 +37,12 @@ local function gated(k, argv, first, step, move, verdict_of)
     redis.call('SREM', k.active, unpack(ids))
     local ends = {}
     local left, notes = uncancelled(k, ends, places, ids, us)
-    for i in pairs(ends) do words[back[i][1]] = ends[i] end
+    local gone = {}
+    for i in pairs(ends) do
+      words[back[i][1]] = ends[i]
+      gone[#gone + 1] = ids[i]
+    end
+    drop_passes(k, gone)
     for i, at in ipairs(left) do
       notes[i].forgiven = notes[i].forgiven + 1
       to_delayed(k, ids[at], notes[i], math.max(1, back[at][3] - math.ceil(us / 1000)), us)
@@ -59,8 +64,10 @@ local function gated(k, argv, first, step, move, verdict_of)
         moved = word ~= 'stale' and word ~= 'settled'
       end
       if moved and known and known.flag == 'a' and known.token == rest[i + 1] then
-        redis.call('HDEL', k.gates, 'j:' .. rest[i])
+        redis.call('HDEL', k.passes, rest[i])
         leave_doors(k, known.names, verdict_of(rest, i), us)
+      elseif moved and known and redis.call('HEXISTS', k.rows, rest[i]) == 0 then
+        drop_passes(k, {rest[i]})
       end
     end
   end

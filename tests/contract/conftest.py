@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,18 @@ class Ground:
             assert self._servers.get(self.kind).client.hdel(f"{self.opened[store]}:{{{queue}}}:rows", id) == 1
         else:
             pytest.skip("a job of the spool is its row: there is no list that could name it without")
+
+    def at_gates(self, store: Store, queue: str) -> int:
+        """How much the store keeps about gates."""
+        if isinstance(store, MemoryStore):
+            q = store._queues[queue]
+            return sum(map(len, (q.doors, q.passes, q.waiters, q.visits, *q.passed.values())))
+        if isinstance(store, SpoolStore):
+            with sqlite3.connect(self._folder / self.opened[store] / "queue.db") as db:
+                tables = ("gate", "guest", "waiter", "visit", "passed")
+                return sum(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
+        keys = (f"{self.opened[store]}:{{{queue}}}:{key}" for key in ("gates", "passes", "waiters", "visits", "passed"))
+        return sum(map(self._servers.get(self.kind).client.exists, keys))
 
     def discard(self, store: Store) -> None:
         """Done with this one before the end of the test: the law holds, then it is closed."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from batchq.gates import CALLED_MS, FALLBACK_MS, HEAD_MS, Admission, Gate, GateState
+from batchq.gates import CALLED_MS, FALLBACK_MS, FORGET_MS, HEAD_MS, LATE_MS, Admission, Gate, GateState
 from batchq.job import Buried, Claim, Completed, Lost, Outcome, Released, Retried, Snoozed
 from batchq.lifecycle import State, Word
 from batchq.store import Store
@@ -276,3 +276,85 @@ def test_probe_that_is_cut_off_makes_room_for_the_next(store: Store, clock: Grou
     assert found.phase == "probing"
     assert end(store, Released(b)) is Word.OK
     assert ids(passing(store, host)) == ["b"]
+
+
+def test_place_that_was_given_back_unknowingly_is_free(store: Store) -> None:
+    """An answer was lost, and who released the claim did not know that it had passed."""
+    enlist(store)
+    put(store, *"ab")
+    [a] = take(store)
+    assert ask(store, [a], TWO) == [Word.OK]
+    assert end(store, Released(a)) is Word.OK
+    assert ids(passing(store, TWO)) == ["a", "b"]
+    found = gate(store, "two")
+    assert found is not None
+    assert found.busy == 2
+
+
+def test_nothing_is_kept_of_keys_that_are_not_used(store: Store, clock: Ground) -> None:
+    """Limits may have millions of keys: what is known of each goes with its window, of its failures after a day."""
+    enlist(store)
+    keys = [f"key {n}" for n in range(30)]
+    put(store, *keys)
+    claims = take(store, want=30)
+    doors = [Gate(claim.id, 1, 5, 1000, 9, 1000) for claim in claims]
+    assert set(store.admit(Q, "w1", [Admission(c, (g,)) for c, g in zip(claims, doors, strict=True)])) == {Word.OK}
+    for n, claim in enumerate(claims):
+        mine = claim._replace(gated=True)
+        assert end(store, failed(mine) if n % 2 else Completed(mine)) is Word.OK
+    assert store.purge(Q, State.DELAYED, keys) == 15
+    assert {one.failures for one in store.gates(Q)} == {1}
+    clock.advance(2_000)
+    store.promote(Q)
+    assert {one.failures for one in store.gates(Q)} == {1}
+    clock.advance(FORGET_MS)
+    store.promote(Q)
+    assert store.gates(Q) == []
+    clock.advance(2_000)
+    store.promote(Q)
+    assert clock.at_gates(store, Q) == 0
+
+
+def test_nothing_is_kept_of_jobs_that_are_gone(store: Store, clock: Ground) -> None:
+    """Cancelled or purged while they wait, or cancelled while they ask."""
+    enlist(store)
+    one = Gate("one", limit=1)
+    put(store, *"abcdef")
+    [a] = passing(store, one)
+    assert store.cancel(Q, ["b", "c"]) == [Word.CANCELLED, Word.CANCELLED]
+    assert store.purge(Q, State.DELAYED, ["d", "e"]) == 2
+    put(store, "g")
+    [g] = store.claim(Q, "w1", 1, 1).claims
+    assert store.cancel(Q, ["g"]) == [Word.MARKED]
+    assert ask(store, [g], one) == [Word.CANCELLED]
+    found = gate(store, "one")
+    assert found is not None
+    assert (found.busy, found.waiting) == (1, 1)
+    assert end(store, Completed(a)) is Word.OK
+    [f] = passing(store, one)
+    assert end(store, Completed(f)) is Word.OK
+    clock.advance(CALLED_MS + 100)
+    store.promote(Q)
+    assert clock.at_gates(store, Q) == 0
+
+
+def test_next_is_called_when_the_first_has_been_in_vain(store: Store, clock: Ground) -> None:
+    """Within seconds: after a call that nobody followed, and at a gate that was waiting for a time."""
+    enlist(store)
+    one, host = Gate("one", limit=1), Gate("host", threshold=1, reset_ms=30_000)
+    put(store, *"abc")
+    [a] = passing(store, one)
+    assert end(store, Completed(a)) is Word.OK
+    assert store.cancel(Q, ["b"]) == [Word.CANCELLED]
+    clock.advance(CALLED_MS + 100)
+    store.promote(Q)
+    [c] = passing(store, one)
+    assert end(store, Completed(c)) is Word.OK
+    put(store, *"def")
+    [d] = passing(store, host, want=1)
+    assert end(store, failed(d)) is Word.OK
+    assert passing(store, host) == []
+    assert store.cancel(Q, ["e"]) == [Word.CANCELLED]
+    clock.advance(30_000 + LATE_MS + 100)
+    store.promote(Q)
+    assert ids(passing(store, host)) == ["f"]

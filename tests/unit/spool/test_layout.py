@@ -154,7 +154,7 @@ def test_older_schema_is_brought_up_to_this_one(tmp_path: Path) -> None:
         "DROP INDEX batch_ended",
         "DROP TABLE batch",
         "ALTER TABLE job DROP COLUMN batch",
-        *(f"DROP TABLE {name}" for name in ("gate", "guest", "waiter", "passed", "turn")),
+        *(f"DROP TABLE {name}" for name in ("gate", "guest", "waiter", "passed", "visit", "turn")),
         "PRAGMA user_version=1",
     )
     store = SpoolStore(tmp_path / "s")
