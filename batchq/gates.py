@@ -368,7 +368,7 @@ def tend(hall: Hall, name: str) -> None:
 
 def look_after(hall: Hall, limit: int) -> None:
     """Looks after some gates whose time has come, and forgets what is of no use any more. Called by sweeps."""
-    for name in hall.visits(limit):
+    for name in sorted(hall.visits(limit)):
         if not hall.is_there(name):
             hall.forget_passed(name)
             continue

@@ -621,7 +621,7 @@ class MemoryStore(Store):
             for name in sorted({gate.name for _, doors in admissions for gate in doors}):
                 gates.tend(hall, name)
             # New gates come as fast as jobs: old ones go as fast.
-            gates.look_after(hall, 2 * len(words))
+            gates.look_after(hall, 10 + 2 * len(words))
         return words
 
     def _park(self, q: _Queue, entry: _Entry, fire: int, now_us: int) -> Word:

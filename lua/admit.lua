@@ -128,5 +128,5 @@ for name in pairs(touched) do names[#names + 1] = name end
 table.sort(names) -- the same order on every replica
 for _, name in ipairs(names) do tend(k, name, us) end
 -- New gates come as fast as jobs: old ones go as fast.
-look_after(k, us, 2 * #words)
+look_after(k, us, 10 + 2 * #words)
 return words

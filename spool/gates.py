@@ -38,7 +38,7 @@ def admit(book: Book, worker: str, admissions: Sequence[Admission], again: bool,
     for name in sorted({gate.name for _, doors in admissions for gate in doors}):
         gates.tend(hall, name)
     # New gates come as fast as jobs: old ones go as fast.
-    gates.look_after(hall, 2 * len(words))
+    gates.look_after(hall, 10 + 2 * len(words))
     return words
 
 

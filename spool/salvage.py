@@ -48,7 +48,8 @@ _KEYS = {
     "gate": "queue,name",
     "guest": "queue,id",
     "waiter": "queue,gate,place",
-    "passed": "queue,gate,at,id",
+    "passed": "queue,gate,at,id,token",
+    "visit": "queue,gate",
     "turn": "queue",
 }
 

@@ -172,7 +172,9 @@ end
 
 -- Looks after some gates whose time has come, and forgets what is of no use any more. Called by sweeps.
 local function look_after(k, us, limit)
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', k.visits, '-inf', whole(due_ms(us)), 'LIMIT', 0, limit)) do
+  local names = redis.call('ZRANGEBYSCORE', k.visits, '-inf', whole(due_ms(us)), 'LIMIT', 0, limit)
+  table.sort(names)
+  for _, name in ipairs(names) do
     redis.call('ZREM', k.visits, name)
     if redis.call('HEXISTS', k.gates, name) == 0 then
       redis.call('ZREMRANGEBYLEX', k.passed, '[' .. name .. '\0', '(' .. name .. '\1')
