@@ -32,6 +32,13 @@ def on_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
+def write_whole_frames() -> None:
+    """From now on what is written to a terminal comes at the next flush, not line by line: nothing flickers."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(line_buffering=False)
+
+
 def write(text: str) -> None:
     """Text as it is, to stdout. Raises OutputFailed, and BrokenPipeError where the reader has gone."""
     if sys.stdout is None:

@@ -10,7 +10,7 @@ import click
 
 from batchq.cli.control import local_status, takes_pid_file
 from batchq.cli.endings import NO_STORE, complain, flush, say
-from batchq.cli.output import Column, Table, fields, json_line, named, on_terminal, span, write
+from batchq.cli.output import Column, Table, fields, json_line, named, on_terminal, span, write, write_whole_frames
 from batchq.cli.params import reach, reaches_store, span_ms, takes_json
 from batchq.errors import StoreUnavailable
 
@@ -52,6 +52,7 @@ def status(as_json: bool, watch: bool, every_ms: int, pid_file: str | None, url:
         if not watch:
             return _show(look(), None, as_json=as_json)
         before: tuple[float, dict[str, Any]] | None = None
+        write_whole_frames()
         while True:
             now, found = time.monotonic(), look()
             if on_terminal() and not as_json:

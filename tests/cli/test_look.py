@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from batchq.cli import output
+from batchq.cli.endings import flush
 from batchq.lifecycle import TOTALS, unaccounted
 
 from .conftest import BATCHQ, DEADLINE_S, Run, Scene, environment
@@ -307,3 +310,17 @@ def test_text_that_the_locale_can_not_show(run: Run, scene: Scene) -> None:
     ascii_only = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert "\\U0001f642" in run("show", "p", env=ascii_only).ended(0).out
     assert run("show", "p", "--json", env=ascii_only).ended(0).json["kwargs"] == {"text": "🙂"}
+
+
+def test_a_frame_of_watch_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands on several lines reaches a terminal in one piece: nobody sees half of it."""
+    under = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BufferedWriter(under), line_buffering=True))
+    output.write("a line\n")
+    assert under.getvalue() == b"a line\n"
+    output.write_whole_frames()
+    output.write("one\n")
+    output.write("two\n")
+    assert under.getvalue() == b"a line\n"
+    flush()
+    assert under.getvalue() == b"a line\none\ntwo\n"
