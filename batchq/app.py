@@ -307,7 +307,8 @@ class App:
         self.registry.limit_queue(queue, Limit(rate, limit, None, breaker))
 
     def on_worker_start(self, hook: Hook) -> Hook:
-        """Calls the function in each worker, after the fork and before its first job: open database pools there."""
+        """Calls the function in each worker, after the fork and before its first job: open database pools there.
+        A coroutine function runs in the worker's event loop."""
         self.worker_start_hooks.append(hook)
         return hook
 

@@ -20,7 +20,7 @@ from batchq.clock import monotonic
 from batchq.runner import Prepared, Runner
 
 #: The loop says so often that it turns.
-BEAT_S = 0.05
+BEAT_S = 0.1
 #: Without such a sign for so long it is blocked.
 BLOCKED_S = 0.25
 #: The same place is named once in this time.

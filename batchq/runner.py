@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -164,7 +166,8 @@ class Runner:
         if self._loop is None:
             self._loop = asyncio.Runner()
         try:
-            return self._loop.run(coroutine)
+            # In the context of now: its own would be that of the first coroutine, and current_job the first job.
+            return self._loop.run(coroutine, context=copy_context())
         except (JobTimeout, JobCancelled, Interrupted):
             # An order that came while the loop waited left the coroutine standing: it would go on beside the next job.
             loop, self._loop = self._loop, None
@@ -252,6 +255,13 @@ class Runner:
         backoff = spec.backoff if spec is not None else None
         budget = row.get("max") or (spec and spec.max_attempts) or self._settings.max_attempts
         return Terms(budget, DEFAULT if backoff is None or isinstance(backoff, Called) else backoff)
+
+    def call_hooks(self, hooks: Iterable[Callable[[], object]]) -> None:
+        """Hooks of the worker's start or end; coroutines run in the loop in which the handlers will run."""
+        for hook in hooks:
+            answer = hook()
+            if inspect.iscoroutine(answer):
+                self._wait_for(answer)
 
     def close(self) -> None:
         if self._loop is not None:

@@ -114,8 +114,7 @@ class Harness:
     def close(self) -> None:
         """Runs the stop hooks, if a job ran."""
         if self._started:
-            for hook in self.app.worker_stop_hooks:
-                hook()
+            self._runner.call_hooks(self.app.worker_stop_hooks)
         self.store.close()
 
     # -- one attempt ----------------------------------------------------------------------------------------------
@@ -179,8 +178,7 @@ class Harness:
 
         self._runner = Runner(self.app.registry, self.app.settings, clock=self.clock)
         self._started = True
-        for hook in self.app.worker_start_hooks:
-            hook()
+        self._runner.call_hooks(self.app.worker_start_hooks)
 
     def _tell_dead(self, queue: str, job_id: str) -> None:
         job = self.store.get(queue, job_id)

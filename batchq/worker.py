@@ -104,8 +104,7 @@ class Worker:
         self._desk.take_new_id()
         if not self._stop:
             threading.Thread(target=self._help, name="batchq-helper", daemon=True).start()
-            for hook in self._app.worker_start_hooks:
-                hook()
+            self._runner.call_hooks(self._app.worker_start_hooks)
             try:
                 self._loop()
             except StoreUnavailable:
@@ -115,8 +114,7 @@ class Worker:
                 log.event("warning", "not_settled", worker=self._desk.id, queue=self._queue, jobs=len(self._finished))
                 return UNSETTLED
             finally:
-                for hook in self._app.worker_stop_hooks:
-                    hook()
+                self._runner.call_hooks(self._app.worker_stop_hooks)
         self._runner.close()
         return DONE
 

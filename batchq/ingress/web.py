@@ -72,15 +72,16 @@ class Ingress:
         headers = {name.lower(): value for name, value in request.headers.items()}
         if source.tokens and not source.knows(headers.get("authorization", "")):
             raise Refused(401, "authorization: expected a bearer token of this source", {"WWW-Authenticate": "Bearer"})
-        wait_s = source.bucket.take() if source.bucket is not None else 0.0
-        if wait_s:
-            raise Refused(429, "too many events from this source", {"Retry-After": retry_after(wait_s)})
         body = await _read(request, source.max_body)
         if source.signature:
             try:
                 STYLES[source.signature](headers, body, source.secrets, SYSTEM.now_us() / 1e6)
             except BadSignature as error:
                 raise Refused(401, str(error)) from None
+        # Last: what strangers send must not use up what the source may.
+        wait_s = source.bucket.take() if source.bucket is not None else 0.0
+        if wait_s:
+            raise Refused(429, "too many events from this source", {"Retry-After": retry_after(wait_s)})
         return await self._enqueue(source, queue, job, headers, body)
 
     async def _enqueue(self, source: Source, queue: str, job: str, headers: Mapping[str, str], body: bytes) -> Response:

@@ -297,3 +297,38 @@ def test_one_worker_of_200_places_comes_near_the_ideal(rig: Rig) -> None:
     rig.until_counts(done=3000, within=30)
     rate = (3000 - before) / (time.monotonic() - began)
     assert rate > 1000, f"{rate:.0f} jobs/s"
+
+
+HOOKS = """
+import asyncio
+
+loops = []
+
+
+@app.on_worker_start
+async def begin():
+    loops.append(asyncio.get_running_loop())
+
+
+@app.on_worker_stop
+async def end():
+    open("ended", "w").write(str(asyncio.get_running_loop() is loops[0]))
+
+
+@app.job
+async def runs():
+    assert asyncio.get_running_loop() is loops[0]
+    note("E")
+"""
+
+
+def test_coroutine_hooks_run_in_the_loop_of_the_handlers(rig: Rig) -> None:
+    """In workers of one job and of many; each job sees itself as the current one."""
+    rig.app(HOOKS)
+    for args in ((), ("-c", "5")):
+        jobs = rig.enqueue_many("runs", [()] * 3)
+        rig.run_burst(*args)
+        assert {entry.job for entry in rig.ledger.ends()} >= set(jobs)
+        assert (rig.folder / "ended").read_text() == "True"
+        (rig.folder / "ended").unlink()
+    assert len(rig.ledger.ends()) == 6

@@ -84,7 +84,7 @@ def test_signed_source(app: App, style: str) -> None:
 
 def test_refusals(app: App) -> None:
     """Each with its status: path, token, size, rate, name."""
-    client = web(app, path="mail/*", tokens=["env:TOKEN"], max_body=10, rate="3/m")
+    client = web(app, path="mail/*", tokens=["env:TOKEN"], max_body=10, rate="1/m")
     known = {"Authorization": "Bearer t0ken"}
     assert client.post("/q/other/send", content=b"x", headers=known).status_code == 404
     assert client.post("/q/mail/send", content=b"x").status_code == 401
