@@ -1,13 +1,14 @@
 """Spans of OpenTelemetry: one for each call of a handler, below the span in which its job was enqueued.
 
-Nothing is to be switched on. A program that traces has loaded OpenTelemetry's API; in all others this costs one look
-at a dict. The context goes with the job, as the key `trace` of its row: a traceparent of W3C's Trace Context. The extra
-`otel` has the API; the SDK and what exports are the app's choice.
+Nothing is to be switched on. A program that traces has loaded OpenTelemetry's API and set a provider; in all others
+this costs a look or two. The context goes with the job, as the key `trace` of its row: a traceparent of W3C's Trace
+Context. The extra `otel` has the API; the SDK and what exports are the app's choice.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from batchq import log
@@ -53,13 +54,26 @@ def carried() -> bytes:
 
 def begin(ready: Prepared) -> Span:
     """A span for the call of this job's handler, current until its end."""
-    if _API not in sys.modules:
+    api = sys.modules.get(_API)
+    if api is None or not (_has_provider(api) or b'"trace":' in ready.claim.row):
         return _NOTHING
     try:
         return _begin(ready)
     except Exception as error:  # noqa: BLE001 - a fault of what only looks on is no job's
         log.event("warning", "not_traced", queue=ready.claim.queue, job=ready.claim.id, error=repr(error))
         return _NOTHING
+
+
+def _has_provider(api: Any) -> bool:
+    """Whether spans go anywhere. Other libraries load the API as well (redis-py does, where it is installed): without
+    a provider a span costs as much as all else that a worker does with a job, and is thrown away."""
+    # Asking for it each time would be a look at the environment for each job.
+    return getattr(api, "_TRACER_PROVIDER", api) is not None or _is_named_by_environment(api)
+
+
+@cache
+def _is_named_by_environment(api: Any) -> bool:
+    return not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
 
 def _begin(ready: Prepared) -> Span:

@@ -92,3 +92,22 @@ def test_who_does_not_trace_loads_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_where_no_provider_is_set_no_span_is_made() -> None:
+    """The API alone, loaded by another library, costs a job nothing; a provider that is set later is found."""
+    code = (
+        "from opentelemetry import trace\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "from batchq import App, tracing; app = App()\n"
+        "made, begin = [], tracing._begin\n"
+        "tracing._begin = lambda ready: made.append(ready) or begin(ready)\n"
+        "@app.job\n"
+        "def f(): pass\n"
+        "with app.testing() as jobs:\n"
+        "    for _ in range(2):\n"
+        "        f.enqueue(); jobs.run_pending(); print(len(made))\n"
+        "        trace.set_tracer_provider(TracerProvider())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0\n1\n"
