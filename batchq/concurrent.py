@@ -304,19 +304,21 @@ class ConcurrentWorker:
 
     async def _exchange(self) -> bool:
         """Settles what has ended, and fills the free places. False where nothing was settled or found."""
+        # Before the look: a hint that comes while it is under way is for the next one.
+        looks, self._hungry = self._hungry, False
         names = self._order.next()
         moved = False
         for queue in [name for name in self._finished if name != names[0]]:
             await self._exchange_on(queue, 0)
             moved = True
         for queue in names:
-            want = 0
-            if self._hungry and not self._claims_no_more and not self._slot.pool_is_quiet:
-                want = len(self._free)
+            may_claim = looks and not self._claims_no_more and not self._slot.pool_is_quiet
+            want = len(self._free) if may_claim else 0
             if want or queue in self._finished:
                 moved = await self._exchange_on(queue, want) > 0 or moved
-        if self._free:
-            self._hungry = False
+        if looks and (not self._free or self._slot.pool_is_quiet):
+            # There may be more.
+            self._hungry = True
         if moved and (why := self._recycling.due(self._desk.claimed)) is not None and not self._claims_no_more:
             log.event("info", "recycled", worker=self._desk.id, pid=os.getpid(), why=why)
             self._leaving = True
