@@ -267,6 +267,8 @@ class ConcurrentWorker:
         if self._waiter is None:
             self._waiter = self._store.wake_waiter(self._names)
         waiter = self._waiter
+        # The loop must not take a hint while the other thread arms.
+        self._deafen()
         try:
             await self._ask(waiter.arm)
         except StoreUnavailable:
@@ -274,10 +276,8 @@ class ConcurrentWorker:
             self._hungry = True
             self._news.set()
             return
-        if waiter.fileno() != self._waits_on:
-            self._deafen()
-            self._waits_on = waiter.fileno()
-            self._loop.add_reader(self._waits_on, self._heard)
+        self._waits_on = waiter.fileno()
+        self._loop.add_reader(self._waits_on, self._heard)
         self._listens = True
 
     def _heard(self) -> None:

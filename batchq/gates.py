@@ -30,8 +30,8 @@ CALLED_MS = 5_000
 FORGET_MS = 86_400_000
 #: A gate is looked after so long behind the time that its first has.
 LATE_MS = 1_000
-#: So many are called at most at once.
-CALLS = 100
+#: So many are called at most at once; and by one sweep, or little more.
+CALLS, MOST_CALLS = 100, 1000
 #: A window is so much longer than it says, or a twentieth where that is less: events of two windows may lie closer
 #: together where they arrive than where they began.
 SLACK_MS = 50
@@ -218,7 +218,10 @@ class Hall(ABC):
 
     @abstractmethod
     def visits(self, limit: int) -> list[str]:
-        """Takes away the gates that are to be looked after now, the earliest first."""
+        """The gates that are to be looked after now, at most so many, the earliest first."""
+
+    @abstractmethod
+    def visited(self, name: str) -> None: ...
 
     @abstractmethod
     def pass_of(self, job_id: str) -> Pass | None: ...
@@ -332,8 +335,9 @@ def _park(hall: Hall, door: Door, job_id: str, token: int, place: int | None, ag
     return again_ms or hall.now_ms + HEAD_MS
 
 
-def tend(hall: Hall, name: str) -> None:
-    """Calls those that wait and may pass, and gives the first that has to wait for a time that time."""
+def tend(hall: Hall, name: str) -> int:
+    """Calls those that wait and may pass, and gives the first that has to wait for a time that time. Answers how many
+    were called."""
     door = hall.door(name)
     now, free, wait_ms = hall.now_ms, CALLS, 0
     if door.called and now - door.since_ms > CALLED_MS:
@@ -364,11 +368,17 @@ def tend(hall: Hall, name: str) -> None:
         if not door.called:
             # Should that one be cancelled, or late, the others are not forgotten.
             hall.visit(name, wait_ms + LATE_MS)
+    return len(called)
 
 
 def look_after(hall: Hall, limit: int) -> None:
     """Looks after some gates whose time has come, and forgets what is of no use any more. Called by sweeps."""
+    calls = 0
     for name in sorted(hall.visits(limit)):
+        if calls >= MOST_CALLS:
+            # The next sweep goes on.
+            return
+        hall.visited(name)
         if not hall.is_there(name):
             hall.forget_passed(name)
             continue
@@ -377,7 +387,7 @@ def look_after(hall: Hall, limit: int) -> None:
         if nobody and door.visit_ms is not None and door.visit_ms <= hall.now_ms:
             door.phase, door.ends_ms, door.failures = CLOSED, 0, 0
             hall.put(door)
-        tend(hall, name)
+        calls += tend(hall, name)
 
 
 def judge(hall: Hall, outcome: Outcome) -> int | None:

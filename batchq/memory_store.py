@@ -261,9 +261,10 @@ class _Hall(gates.Hall):
 
     def visits(self, limit: int) -> list[str]:
         found = sorted((at, name) for name, at in self._q.visits.items() if at <= self.now_ms)[:limit]
-        for _, name in found:
-            del self._q.visits[name]
         return [name for _, name in found]
+
+    def visited(self, name: str) -> None:
+        del self._q.visits[name]
 
     def pass_of(self, job_id: str) -> gates.Pass | None:
         return self._q.passes.get(job_id)

@@ -72,9 +72,10 @@ class Hall(gates.Hall):
         self._db.execute(_VISIT, (self._queue, name, at_ms))
 
     def visits(self, limit: int) -> list[str]:
-        found = [name for (name,) in self._db.execute(_VISITS, (self._queue, self.now_ms, limit))]
-        self._db.executemany(_VISITED, [(self._queue, name) for name in found])
-        return found
+        return [name for (name,) in self._db.execute(_VISITS, (self._queue, self.now_ms, limit))]
+
+    def visited(self, name: str) -> None:
+        self._db.execute(_VISITED, (self._queue, name))
 
     def pass_of(self, job_id: str) -> gates.Pass | None:
         row = self._db.execute(_PASS, (self._queue, job_id)).fetchone()

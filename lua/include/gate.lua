@@ -4,7 +4,8 @@
 --   gates    <name> -> the state of a gate
 --   visits   <name> -> when it is looked after, ms
 --   passed   <gate>\0<us>\0<id>\0<token>, all of one score: who has passed when, of gates with a rate
-local HEAD_MS, FALLBACK_MS, CALLED_MS, FORGET_MS, LATE_MS, CALLS, SLACK_MS = 5000, 300000, 5000, 86400000, 1000, 100, 50
+local HEAD_MS, FALLBACK_MS, CALLED_MS, FORGET_MS, LATE_MS, CALLS, MOST_CALLS, SLACK_MS =
+  5000, 300000, 5000, 86400000, 1000, 100, 1000, 50
 
 local FIELDS = {
   'busy', 'called', 'since_ms', 'failures', 'ends_ms', 'limit', 'count', 'period_ms', 'threshold', 'reset_ms',
@@ -103,6 +104,7 @@ local function wait_at(k, door, id, token, place, again_ms, us)
   return due_ms(us) + HEAD_MS
 end
 
+-- Returns how many were called.
 local function tend(k, name, us)
   local door, now, free, wait_ms = door_of(k, name), due_ms(us), CALLS, 0
   if door.called > 0 and now - door.since_ms > CALLED_MS then door.called = 0 end
@@ -149,6 +151,7 @@ local function tend(k, name, us)
     -- Should that one be cancelled, or late, the others are not forgotten.
     if first and door.called == 0 then visit(k, name, wait_ms + LATE_MS) end
   end
+  return #called
 end
 
 local function open_door(door, us)
@@ -174,7 +177,9 @@ end
 local function look_after(k, us, limit)
   local names = redis.call('ZRANGEBYSCORE', k.visits, '-inf', whole(due_ms(us)), 'LIMIT', 0, limit)
   table.sort(names)
+  local calls = 0
   for _, name in ipairs(names) do
+    if calls >= MOST_CALLS then return end -- the next sweep goes on
     redis.call('ZREM', k.visits, name)
     if redis.call('HEXISTS', k.gates, name) == 0 then
       redis.call('ZREMRANGEBYLEX', k.passed, '[' .. name .. '\0', '(' .. name .. '\1')
@@ -184,7 +189,7 @@ local function look_after(k, us, limit)
         door.phase, door.ends_ms, door.failures = 'closed', 0, 0
         put_door(k, door, us)
       end
-      tend(k, name, us)
+      calls = calls + tend(k, name, us)
     end
   end
 end

@@ -358,3 +358,20 @@ def test_next_is_called_when_the_first_has_been_in_vain(store: Store, clock: Gro
     clock.advance(30_000 + LATE_MS + 100)
     store.promote(Q)
     assert ids(passing(store, host)) == ["f"]
+
+
+def test_sweep_calls_no_more_at_once_than_a_server_bears(store: Store, clock: Ground) -> None:
+    """A thousand or so; the next sweep goes on with the other gates."""
+    enlist(store)
+    doors = [Gate(f"g{n:02d}", rate=100, period_ms=60_000) for n in range(12)]
+    for door in doors:
+        put(store, *(f"{door.name} {n}" for n in range(200)))
+        claims = store.claim(Q, "w1", 200, 100 * doors.index(door)).claims
+        words = ask(store, claims, door)
+        assert (words.count(Word.OK), words.count(Word.PARKED)) == (100, 100)
+    clock.advance(60_050 + LATE_MS + 100)
+    assert store.stats(Q).counts["pending"] == 0
+    store.promote(Q)
+    assert store.stats(Q).counts["pending"] == 1000 + 2
+    store.promote(Q)
+    assert store.stats(Q).counts["pending"] == 1200
