@@ -332,3 +332,18 @@ def test_coroutine_hooks_run_in_the_loop_of_the_handlers(rig: Rig) -> None:
         assert (rig.folder / "ended").read_text() == "True"
         (rig.folder / "ended").unlink()
     assert len(rig.ledger.ends()) == 6
+
+
+def test_hint_that_comes_during_a_look_is_not_lost(rig: Rig) -> None:
+    """Jobs that come while the worker settles another begin at once, not at its own next look seconds later."""
+    rig.app(APP)
+    rig.start("-c", "5", "--sweep", "1m")
+    late = []
+    for _ in range(60):
+        first = rig.enqueue("sleeps", 0.0)
+        rig.until_started(first)
+        began = time.monotonic()
+        second = rig.enqueue("sleeps", 0.0)
+        rig.until_started(second)
+        late.append(time.monotonic() - began)
+    assert max(late) < 0.9, sorted(late)[-5:]
