@@ -35,9 +35,14 @@ def name_of(page: Path) -> str:
 
 
 def shell(folder: Path) -> dict[str, str]:
-    """An environment in which `batchq` and `python` are these."""
+    """An environment in which `batchq` and `python` are these, and the spool is the one that the pages name."""
     found = Path(sys.executable).parent
-    return environment(PATH=f"{found}:{os.environ['PATH']}", HOME=str(folder), PYTHONDONTWRITEBYTECODE="1")
+    return environment(
+        PATH=f"{found}:{os.environ['PATH']}",
+        HOME=str(folder),
+        PYTHONDONTWRITEBYTECODE="1",
+        BATCHQ_SPOOL=str(folder / "var" / "spool"),
+    )
 
 
 @pytest.mark.parametrize("name", RUN)
