@@ -23,7 +23,7 @@ def burns(seconds):
 
 LENGTHS = [
     pytest.param("500ms", 1.5, id="short"),
-    pytest.param("5s", 20.0, id="full", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+    pytest.param("5s", 30.0, id="full", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
 ]
 
 
