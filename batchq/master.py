@@ -140,7 +140,7 @@ class Master:
             if self._pid_file is not None:
                 # What could not be given back is the next start's.
                 self._pid_file.remove(board=mine and not self._crew.unreaped and not self._crew.children)
-            self._signals.close()
+            self._signals.deafen()
 
     def _take_board(self) -> None:
         """The pid file's lock, and the scoreboard beside it with what a killed master left there."""

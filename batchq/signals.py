@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
+
+_Handler = Callable[[int, FrameType | None], object] | int | None
 
 #: What a master has an answer to. USR2 it passes over: by default it would end it.
 HANDLED = (
@@ -74,8 +76,15 @@ class Signals:
 
     def close(self) -> None:
         """Handlers are as before."""
+        self._end(self._before)
+
+    def deafen(self) -> None:
+        """The process ends by its own exit code now: what still comes, a second Ctrl-C say, changes nothing."""
+        self._end(dict.fromkeys(set(HANDLED) - {signal.SIGCHLD}, signal.SIG_IGN))
+
+    def _end(self, handlers: Mapping[signal.Signals, _Handler]) -> None:
         signal.set_wakeup_fd(-1)
-        for number, handler in self._before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         os.close(self.fd)
         os.close(self._write)

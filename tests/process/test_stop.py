@@ -113,6 +113,16 @@ def test_second_stop_and_quit_are_at_once(rig: Rig, numbers: tuple[signal.Signal
     assert rig.stats().totals["released"] == 2
 
 
+def test_signals_at_the_very_end_change_nothing(redis_rig: Rig) -> None:
+    """One Ctrl-C after the other, up to the last moment: the exit code is that of the stop."""
+    redis_rig.app(APP)
+    pool = redis_rig.start(n=1)
+    while pool.process.poll() is None:
+        pool.send(signal.SIGINT)
+    assert pool.wait() == 0
+    assert pool.lines("stopped")
+
+
 def test_pool_grows_and_shrinks_by_signal(rig: Rig) -> None:
     """TTIN starts a worker more; TTOU lets one go when its job is done, and never the last."""
     rig.app(APP)
