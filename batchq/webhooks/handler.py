@@ -141,6 +141,7 @@ def _headers(content: bytes, kind: str, secrets: Sequence[str]) -> dict[str, str
     content_type = "application/json" if kind == "json" else f"{kind}; charset=utf-8"
     return {
         "content-type": content_type,
+        "accept-encoding": "identity",
         "user-agent": f"batchq/{__version__}",
         "idempotency-key": job.id,
         **signed,
@@ -168,9 +169,11 @@ async def _post(
 
 
 async def _excerpt(answer: httpx.Response) -> str:
-    """The beginning of the answer. A short one is read to its end, so that its connection can be used again."""
+    """The beginning of the answer. A short one is read to its end, so that its connection can be used again.
+
+    As it came: what is packed although that was not asked for may be broken, or unpack to far more than is wanted."""
     read = b""
-    async for part in answer.aiter_bytes():
+    async for part in answer.aiter_raw():
         read += part
         if len(read) > READ_MOST:
             break

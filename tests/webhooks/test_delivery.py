@@ -97,6 +97,17 @@ def test_connections_are_reused(receiver: Receiver) -> None:
     assert len({got.connection for got in receiver.got}) == 1
 
 
+def test_packed_answer_is_not_unpacked(receiver: Receiver) -> None:
+    """None is asked for, and what another side sends all the same, broken or huge, does not undo a delivery."""
+    app = App("memory:")
+    deliver = register(app, private=True, result=True)
+    with app.testing() as jobs:
+        ref = deliver.enqueue(f"{receiver.url}/hook?content-encoding=gzip", {})
+        jobs.run_pending()
+        assert receiver.got[0].headers["accept-encoding"] == "identity"
+        assert ref.result(timeout=1)["status"] == 200
+
+
 def test_no_answer_in_time_is_a_failed_attempt(receiver: Receiver) -> None:
     """The limit is for the whole delivery; a refused connection fails too."""
     app = App("memory:")
