@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from batchq.job import Buried, Claim, Completed, Outcome, Retried
@@ -35,12 +36,14 @@ CALLS, MOST_CALLS = 100, 1000
 #: A window is so much longer than it says, or a twentieth where that is less: events of two windows may lie closer
 #: together where they arrive than where they began.
 SLACK_MS = 50
+#: Characters of a gate's name.
+MOST_NAME = 200
 #: A greater rate is counted in shorter windows.
 MOST_COUNT = 1000
 
 CLOSED, OPEN, PROBING = "closed", "open", "probing"
 
-_CONTROL = re.compile(r"[\x00-\x1f]")
+_NO_TEXT = re.compile(r"[\x00-\x1f\ud800-\udfff]")
 
 
 class Gate(NamedTuple):
@@ -100,8 +103,13 @@ def verdict_of(outcome: object) -> Verdict:
 
 
 def gate_name(text: str) -> str:
-    """A name that any store can hold: no control characters, at most 200 characters."""
-    return _CONTROL.sub("?", text)[:200]
+    """A name that any store can hold: no control characters, at most 200 characters. Where that takes something away a
+    hash stands for it, so that no two keys meet."""
+    name = _NO_TEXT.sub("?", text)
+    if name == text and len(name) <= MOST_NAME:
+        return name
+    digest = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return f"{name[: MOST_NAME - 33]}~{digest}"
 
 
 def in_short_windows(count: int, period_ms: int) -> tuple[int, int]:

@@ -673,7 +673,8 @@ class MemoryStore(Store):
                     words[i] = Word.SETTLED if again else Word.STALE
                     q.totals["fenced"] += not again
                     continue
-                fire = gates.judge(hall, outcome) if outcome.claim.gated else None
+                # One that ends because it was cancelled says nothing about the other side.
+                fire = gates.judge(hall, outcome) if outcome.claim.gated and not entry.cancel else None
                 if fire is not None:
                     # Forgiven: it waits again.
                     word = self._park(q, entry, fire, now_us)

@@ -83,7 +83,8 @@ def _move(to: Settling, standing: Standing, outcome: Outcome) -> Word:
     if not outcome.claim.gated:
         return _MOVES[type(outcome)](to, standing, outcome)
     hall = Hall(to.book)
-    fire_ms = gates.judge(hall, outcome)
+    # One that ends because it was cancelled says nothing about the other side.
+    fire_ms = None if standing.cancel else gates.judge(hall, outcome)
     if fire_ms is None:
         word = _MOVES[type(outcome)](to, standing, outcome)
         to.left.append((outcome.claim, gates.verdict_of(outcome)))

@@ -9,7 +9,9 @@ local function gated(k, argv, first, step, move, verdict_of)
     local n, id, token = (i - first) / step + 1, argv[i], argv[i + 1]
     local known, shut = pass_of(k, id), nil
     local mine = redis.call('SISMEMBER', k.active, id) == 1 and redis.call('HGET', k.attempts, id) == token
-    if mine and known and known.flag == 'a' and known.token == token and verdict_of(argv, i) == 'bad' then
+    local bad = mine and known and known.flag == 'a' and known.token == token and verdict_of(argv, i) == 'bad'
+    -- One that ends because it was cancelled says nothing about the other side.
+    if bad and read_note(redis.call('HGET', k.notes, id)).cancel == 0 then
       for _, name in ipairs(known.names) do
         local door = door_of(k, name)
         if door.phase ~= 'closed' then

@@ -375,3 +375,18 @@ def test_sweep_calls_no_more_at_once_than_a_server_bears(store: Store, clock: Gr
     assert store.stats(Q).counts["pending"] == 1000 + 2
     store.promote(Q)
     assert store.stats(Q).counts["pending"] == 1200
+
+
+def test_cancelled_job_says_nothing_about_the_other_side(store: Store) -> None:
+    """Whoever cancels what runs there opens no circuit."""
+    enlist(store)
+    host = Gate("host", threshold=1, reset_ms=30_000)
+    put(store, *"ab")
+    a, b = passing(store, host)
+    assert store.cancel(Q, ["a"]) == [Word.MARKED]
+    assert end(store, failed(a)) is Word.CANCELLED
+    found = gate(store, "host")
+    assert found is not None
+    assert (found.busy, found.phase, found.failures) == (1, "closed", 0)
+    assert end(store, Completed(b)) is Word.OK
+    assert store.gates(Q) == []
