@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from batchq.gates import Admission, Gate
 from batchq.job import (
     Buried,
     Claim,
@@ -26,6 +27,8 @@ from batchq.tally import NewBatch
 Q = "mail"
 LEASE_MS = 60_000
 HOUR_MS = 3_600_000
+#: All pass it.
+GATE = Gate("all", limit=9, rate=99, period_ms=HOUR_MS, threshold=9, reset_ms=HOUR_MS)
 ERROR = pack_error("ValueError", "no", attempt=1, at_ms=1)
 
 
@@ -55,11 +58,14 @@ class MiniWorker:
             assert word in (Word.OK, Word.SETTLED), (outcome, word)
             self.settled.setdefault(outcome.claim.id, []).append(type(outcome).__name__)
         if answer.claimed.word is Word.HELD:
-            given_back = [Released(claim) for claim in answer.claimed.claims]
+            given_back = [Released(claim._replace(gated=True)) for claim in answer.claimed.claims]
             assert set(self.store.release(Q, self.name, given_back)) <= {Word.OK, Word.SETTLED}
             return []
         assert answer.claimed.word in (Word.OK, Word.PAUSED)
-        return list(answer.claimed.claims)
+        claims = answer.claimed.claims
+        words = self.store.admit(Q, self.name, [Admission(claim, (GATE,)) for claim in claims]) if claims else []
+        assert set(words) <= {Word.OK}
+        return [claim._replace(gated=True) for claim in claims]
 
 
 def _outcome(claim: Claim, doomed: str) -> Outcome:
@@ -149,3 +155,4 @@ def check(store: Store, what: str) -> None:
     assert unaccounted(stats.counts, stats.totals) == 0, (what, stats)
     assert stats.counts == COUNTS, (what, stats)
     assert {name: stats.totals[name] for name in TOTALS} == TOTALS, (what, stats)
+    assert store.gates(Q) == [], what
