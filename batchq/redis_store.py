@@ -657,10 +657,10 @@ class RedisStore(Store):
         return words
 
     def trip(self, queue: str, gate: str, for_ms: int) -> None:
-        self._move("trip", queue, [gate, for_ms])
+        self._turn("trip", queue, gate, for_ms)
 
     def mend(self, queue: str, gate: str) -> None:
-        self._move("mend", queue, [gate])
+        self._turn("mend", queue, gate)
 
     def gates(self, queue: str) -> list[GateState]:
         flat = self._run(("HGETALL", self._of(queue, "gates")))[0]
@@ -706,11 +706,12 @@ class RedisStore(Store):
     def conclude(self, queue: str, batch_id: str) -> Word:
         return _words(self._move("conclude", queue, [batch_id]))[0]
 
-    def _turn(self, name: str, queue: str) -> None:
-        """Pauses or resumes. A copy that comes late must not undo what was done since: it carries the turn of then."""
+    def _turn(self, name: str, queue: str, *args: Arg) -> None:
+        """What a person switches. A copy that comes late must not undo what was done since: it carries the turn of
+        then."""
         while True:
             turn = self._run(("HGET", self._of(queue, "meta"), "turn"))[0] or b"0"
-            if self._move(name, queue, [turn])[0] == b"ok":
+            if self._move(name, queue, [*args, turn])[0] == b"ok":
                 return
 
     # -- reads -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 -- pause: no claims from this queue; enqueues go on.
 --
--- KEYS  1 meta         HASH    totals, paused; `turn`: how often the queue was paused and resumed
+-- KEYS  1 meta         HASH    totals, paused; `turn`: how often a hand was at the queue: pause, resume, trip, mend
 -- ARGV  1 turn         as it was when the caller looked: a late copy of an older call changes nothing
 --
 -- Returns ok | late

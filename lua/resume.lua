@@ -1,6 +1,6 @@
 -- resume: claims go on.
 --
--- KEYS  1 meta         HASH    totals, paused; `turn`: how often the queue was paused and resumed
+-- KEYS  1 meta         HASH    totals, paused; `turn`: how often a hand was at the queue: pause, resume, trip, mend
 --       2 pending      LIST    ids, first come first served
 --       3 prioritized  ZSET    ids with a priority
 --       4 wake         LIST    hints

@@ -127,6 +127,8 @@ def drive(store: Store) -> None:
     assert store.conclude(Q, "letters") is Word.OK
     store.pause(Q)
     store.resume(Q)
+    store.trip(Q, GATE.name, HOUR_MS)
+    store.mend(Q, GATE.name)
     store.enqueue(Q, [_job("g"), _job("h")])
     _until_done(worker, {"g", "h"}, want=1)
 
