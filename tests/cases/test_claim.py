@@ -150,6 +150,7 @@ def test_parents_that_wait_for_children_stop_nobody_for_good(rig: Rig) -> None:
     assert pool.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_pool_keeps_few_connections_and_waits_for_room(serve: Serve, rig_on: RigOn) -> None:
     """Ten queues, recycled workers, maxclients: two connections a process, and a refusal is waited out."""
     server = serve("--maxclients", "30")
@@ -202,6 +203,7 @@ def test_connections_that_the_server_ends_for_idleness_cost_no_time_and_no_line(
     assert pool.stop() == 0
 
 
+@pytest.mark.slow
 def test_idle_costs_do_not_grow_with_what_is_stored(serve: Serve, rig_on: RigOn) -> None:
     """A few jobs for tomorrow, then twenty thousand and a thousand dead: the same number of commands a second."""
     rig = rig_on(serve())
@@ -222,7 +224,7 @@ def test_idle_costs_do_not_grow_with_what_is_stored(serve: Serve, rig_on: RigOn)
     assert len(rig.store.jobs("default", State.DELAYED, limit=1).jobs) == 1
     spent = [psutil.Process(pool.pid).cpu_times().user for pool in pools]
     many = cost()
-    assert few < 40
-    assert many < few * 1.3 + 5, (few, many)
+    assert few < 60
+    assert many < few * 1.3 + 10, (few, many)
     used = sum(psutil.Process(pool.pid).cpu_times().user for pool in pools) - sum(spent)
     assert used < 0.5

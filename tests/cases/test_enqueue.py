@@ -114,7 +114,7 @@ PRODUCER = """
 import sys
 from app import app
 for _ in range(3):
-    print(app.call("work").options(delay=1.2).enqueue().id)
+    print(app.call("work").options(delay=2.5).enqueue().id)
 """
 
 
@@ -133,14 +133,14 @@ def test_delays_are_the_stores_whatever_clock_the_producer_has(redis_rig: Rig, o
     after = rig.store.now_ms()
     assert ran.returncode == 0, ran
     ids = ran.stdout.split()
-    assert all(before + 1200 <= rig.job(job).since_ms <= after + 1201 for job in ids)
+    assert all(before + 2500 <= rig.job(job).since_ms <= after + 2501 for job in ids)
     shown = json.dumps(call(rig, "status", "--json").ended(0).json)
     assert '": -' not in shown
     offset_ns = rig.store.now_ms() * 1_000_000 - time.monotonic_ns()
     rig.until_counts(done=3)
     for job in ids:
         started_ms = (rig.ledger.starts(job)[0].at_ns + offset_ns) / 1e6
-        assert before + 1200 - 2 <= started_ms <= after + 1200 + 1500
+        assert before + 2500 - 2 <= started_ms <= after + 2500 + 1500
 
 
 NUMBERS = [
@@ -171,39 +171,47 @@ def refusal(act: Callable[[], object], *errors: type[Exception]) -> str | None:
     return None
 
 
-def send(rig: Rig, entrance: str, text: str) -> str | None:
-    """Enqueues `echo` with that JSON value; its id, or None where it is refused."""
-    if entrance == "api":
-        with app_on(rig) as app:
-            made: list[str] = []
-            said = refusal(lambda: made.append(app.enqueue("echo", [json.loads(text)]).id), ValueError, TypeError)
-            assert made or (said and "args[0]" in said), said
-            return made[0] if made else None
-    before = {job.id for job in all_jobs(rig, State.PENDING)}
-    if entrance == "command line":
-        ran = call(rig, "enqueue", "echo", "--args", "-", stdin=f"[{text}]")
-        assert ran.code in (0, 2), ran
-        assert (ran.out == "") == (ran.code == 2), ran
-    else:
-        (rig.folder / "one.ndjson").write_text(f'{{"value": {text}}}\n')
-        ran = call(rig, "import", "one.ndjson", "--job", "echo", "--restart", "--json")
-        summary = ran.lines[-1]
-        assert (ran.code, summary["enqueued"] + summary["rejected"]) == (summary["rejected"], 1), ran
-    new = {job.id for job in all_jobs(rig, State.PENDING)} - before
-    assert len(new) == (ran.code == 0)
-    return new.pop() if new else None
+def send(rig: Rig, entrance: str, texts: list[str]) -> list[str | None]:
+    """Enqueues `echo` with each JSON value; the ids, None for what is refused."""
+    if entrance == "import":
+        (rig.folder / "values.ndjson").write_text("".join(f'{{"value": {text}}}\n' for text in texts))
+        ran = call(rig, "import", "values.ndjson", "--job", "echo", "--json")
+        lines = (rig.folder / "values.ndjson.rejects.ndjson").read_text().splitlines()
+        rejected = {json.loads(line)["line"] for line in lines}
+        assert (ran.code, ran.lines[-1]["rejected"]) == (1, len(rejected)), ran
+        ids = iter(job.id for job in all_jobs(rig, State.PENDING))
+        return [None if n in rejected else next(ids) for n in range(1, len(texts) + 1)]
+    sent: list[str | None] = []
+    with app_on(rig) as app:
+        for text in texts:
+            if entrance == "api":
+                made: list[str] = []
+                said = refusal(
+                    lambda text=text, made=made: made.append(app.enqueue("echo", [json.loads(text)]).id),  # type: ignore[misc]
+                    *(ValueError, TypeError),
+                )
+                assert made or (said and "args[0]" in said), said
+                sent += made or [None]
+            else:
+                ran = call(rig, "enqueue", "echo", "--args", "-", stdin=f"[{text}]")
+                assert ran.code in (0, 2), ran
+                assert (ran.out == "") == (ran.code == 2), ran
+                sent.append(ran.out.strip() or None)
+    return sent
 
 
 @pytest.mark.parametrize("entrance", ["api", "command line", "import"])
 def test_values_reach_the_handler_as_they_were_or_are_refused(rig: Rig, entrance: str) -> None:
     """Integers around 64 bits keep every digit, floats every bit, what JSON has not is refused; nothing is changed."""
     rig.app(APP)
-    texts = [json.dumps(number) for number in NUMBERS] + TEXTS + BAD
-    sent = [(send(rig, entrance, text), text) for text in texts]
+    numbers = NUMBERS if entrance != "command line" else NUMBERS[1:6]
+    bad = BAD if entrance != "command line" else BAD[1::2]
+    texts = [json.dumps(number) for number in numbers] + TEXTS[:: 1 if entrance != "command line" else 3] + bad
+    sent = list(zip(send(rig, entrance, texts), texts, strict=True))
     refused = {text for job, text in sent if job is None}
-    expected = {json.dumps(number) for number in NUMBERS if isinstance(number, int) and not -(2**63) <= number < 2**64}
+    expected = {json.dumps(number) for number in numbers if isinstance(number, int) and not -(2**63) <= number < 2**64}
     # A key that stands twice is seen in text only: Python's own values can't hold it.
-    assert refused == expected | set(BAD if entrance != "api" else BAD[:-1])
+    assert refused == expected | set(bad if entrance != "api" else bad[:-1])
     rig.run_burst(n=2)
     for job, text in sent:
         assert job is None or (rig.folder / f"echo-{job}").read_text() == repr(json.loads(text)), text
@@ -295,13 +303,14 @@ def test_types_that_json_has_not_are_refused_and_leave_no_trace(rig: Rig, where:
     assert echoed.read_text() == "[1]"
 
 
-@pytest.mark.parametrize("opening", ["[", '{"a":'])
-def test_one_depth_for_every_entrance_and_no_crash_beyond(rig: Rig, opening: str) -> None:
+@pytest.mark.parametrize("opening", ["[", pytest.param('{"a":', marks=pytest.mark.slow)])
+def test_one_depth_for_every_entrance_and_no_crash_beyond(redis_rig: Rig, opening: str) -> None:
     """From shallow to a million levels: the same are accepted by API, command line, import and a dropped file."""
+    rig = redis_rig
     closing = {"[": "]", '{"a":': "}"}[opening]
     rig.app(APP)
     verdicts: dict[str, list[int]] = {"api": [], "command line": [], "import": []}
-    depths = (10, 200, 245, 260, 1025, 100_000)
+    depths = (245, 260, 100_000)
     for depth in depths:
         text = opening * depth + "1" + closing * depth
         value: object = 1
@@ -320,9 +329,9 @@ def test_one_depth_for_every_entrance_and_no_crash_beyond(rig: Rig, opening: str
         ran = call(rig, "import", "deep.ndjson", "--job", "echo", "--restart")
         assert ran.code in (0, 1), (depth, ran)
         verdicts["import"] += [depth] if ran.code == 0 else []
-    assert verdicts["api"] == verdicts["command line"] == verdicts["import"] == [10, 200, 245]
+    assert verdicts["api"] == verdicts["command line"] == verdicts["import"] == [245]
     rig.run_burst(n=2)
-    assert rig.stats().totals["completed"] == 9
+    assert rig.stats().totals["completed"] == 3
 
 
 IDS = [
@@ -367,6 +376,8 @@ def test_ids_are_refused_or_good_for_every_command(rig: Rig) -> None:
             said = refusal(lambda job_id=job_id: app.enqueue("work", job_id=job_id), ConfigError)  # type: ignore[misc]
             assert said is None or "job_id" in said
             accepted += [job_id] if said is None else []
+            if job_id not in accepted and len(job_id) % 3:
+                continue  # The same check; a third of the refusals is enough to see that it is asked.
             ran = call(rig, "enqueue", "work", f"--id={job_id}")
             assert ran.code == (0 if job_id in accepted else 2), (job_id, ran)
             if job_id in accepted:
@@ -377,8 +388,8 @@ def test_ids_are_refused_or_good_for_every_command(rig: Rig) -> None:
         assert call(rig, "show", "--json", "--", job_id).ended(0).json["id"] == job_id
         call(rig, "cancel", "--", job_id).ended(0)
         assert rig.stats().counts["pending"] == bystanders + len(accepted) - n - 1
-    for job_id in [job_id for job_id in IDS if job_id and job_id not in accepted]:
-        assert call(rig, "cancel", "--", job_id).code == 1
+    refused = [job_id for job_id in IDS if job_id and job_id not in accepted]
+    assert call(rig, "cancel", "--", *refused).code == 1
     assert rig.stats().counts["pending"] == bystanders
     with pytest.raises(ValueError, match="null byte"):
         call(rig, "show", "a\0b")
@@ -405,6 +416,10 @@ QUEUES = {
 }
 
 
+#: Those that are tried on the command line as well.
+TYPED = ("a", "a" * 64, "A.b-c_9", "a" * 65, "", "trailing ", "../x", "new\nline")
+
+
 @pytest.mark.parametrize("up", [True, False], ids=["store up", "store away"])
 def test_one_rule_for_names_of_queues_at_every_entrance(rig: Rig, up: bool) -> None:
     """API, command line, import and the start of a pool say the same of each, also while the store is away."""
@@ -419,8 +434,8 @@ def test_one_rule_for_names_of_queues_at_every_entrance(rig: Rig, up: bool) -> N
             said = refusal(lambda name=name: app.enqueue("work", queue=name), ConfigError)  # type: ignore[misc]
             assert (said is None) == good, name
             assert good or (said and "queue" in said)
-            if len(name) > 10_000:
-                continue  # More than a command line carries.
+            if len(name) > 10_000 or name not in TYPED:
+                continue  # More than a command line carries, or the same once more.
             ran = call(rig, "enqueue", "work", f"--queue={name}", **away)
             assert ran.code == (0 if good else 2), (name, ran)
             if up:
@@ -541,7 +556,8 @@ EVENTS = """
 import sys
 from app import app
 refs = [app.enqueue("work", [n], job_id=f"event-{n}") for n in range(int(sys.argv[1]))]
-print(sum(ref.created for ref in refs), sum(ref.spooled for ref in refs))
+# Of a spooled one nobody knows yet whether it is new.
+print(sum(ref.created and not ref.spooled for ref in refs))
 """
 
 

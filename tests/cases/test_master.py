@@ -171,10 +171,11 @@ def test_a_slow_import_is_waited_for(rig: Rig) -> None:
     assert pool.stop() == 0
 
 
+@pytest.mark.slow
 def test_recycling_is_spread_and_loses_nothing(rig: Rig) -> None:
     """Workers that began together do not reach their limits together: each job runs once."""
     rig.app(APP + "\n\n@app.job(batch_claim=False)\ndef single():\n    note('S')\n")
-    ids = rig.enqueue_many("single", [()] * 480)
+    ids = rig.enqueue_many("single", [()] * 300)
     pool = rig.start("--max-jobs", "40", n=3, ready=False)
     rig.until(lambda: len(pool.workers()) == 3, "all are there")
     rig.until_counts(done=len(ids), within=90)
@@ -224,6 +225,9 @@ def chatter():
     while True:
         logging.getLogger("busy").warning("line %s", random.random())
         __import__("json").dumps({})
+        for _ in range(20):
+            print("a line", file=sys.stderr)
+        time.sleep(0.0005)
 
 
 for _ in range(2):
@@ -242,9 +246,9 @@ def logs():
 def test_forks_beside_threads_that_hold_locks_hang_nobody(rig: Rig) -> None:
     """The app's module starts threads that log, draw and import; workers are forked again and again beside them."""
     rig.app(THREADS)
-    ids = rig.enqueue_many("logs", [()] * 240)
-    pool = rig.start("--max-jobs", "20", n=2, ready=False)
-    rig.until_counts(done=len(ids), active=0, within=40)
+    ids = rig.enqueue_many("logs", [()] * 120)
+    pool = rig.start("--max-jobs", "10", n=2, ready=False)
+    rig.until_counts(done=len(ids), active=0, within=60)
     assert len({entry.pid for entry in rig.ledger.starts()}) > 5
     assert pool.stop() == 0
 

@@ -109,7 +109,9 @@ def test_two_shells_that_requeue_everything_move_each_job_once(rig: Rig) -> None
 SECRET = "p@ss:w/rd%ü?#&"
 
 
-@pytest.mark.parametrize("source", ["environment", "file", "flag"])
+@pytest.mark.parametrize(
+    "source", ["environment", *(pytest.param(name, marks=pytest.mark.slow) for name in ("file", "flag"))]
+)
 def test_a_password_is_shown_nowhere(serve: Callable[..., Server], rig_on: Callable[..., Rig], source: str) -> None:
     """Raw and percent-encoded: not in logs, answers, errors, titles, what is stored, nor in a failed job."""
     server = serve()

@@ -39,7 +39,7 @@ def failing(kind):
         sys.exit("bye")
 
 
-@app.job(result=True, timeout=0.3, **LIMIT)
+@app.job(result=True, timeout=1, batch_claim=False, **LIMIT)
 def mixed(kinds):
     note("S")
     return failing(kinds[min(current_job().attempt, len(kinds)) - 1])
@@ -88,8 +88,8 @@ def test_every_way_to_fail_spends_one_attempt(rig: Rig) -> None:
     rig.app(APP)
     mixes = [[KINDS[(first + step) % len(KINDS)] for step in range(3)] for first in range(len(KINDS))]
     jobs = {rig.enqueue("mixed", kinds): kinds for kinds in mixes}
-    pool = rig.start("--grace", "100ms", n=3)
-    rig.until_counts(dead=len(jobs), within=30)
+    pool = rig.start("--grace", "500ms", n=3, ready=False)
+    rig.until_counts(dead=len(jobs), within=60)
     for job, kinds in jobs.items():
         assert [entry.attempt for entry in rig.ledger.starts(job)] == [1, 2, 3], kinds
         dead = rig.job(job)
