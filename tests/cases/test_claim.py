@@ -217,13 +217,14 @@ def test_idle_costs_do_not_grow_with_what_is_stored(serve: Serve, rig_on: RigOn)
         stays(lambda: True, "idle", 2.0)
         return (commands(rig) - before) / (time.monotonic() - began)
 
-    few = cost()
+    few = min(cost(), cost())
     for _ in range(20_000 // 400):
         jobs = [NewJob(new_id(), pack_row("work"), delay_ms=86_400_000) for _ in range(400)]
         rig.store.enqueue("default", jobs)
     assert len(rig.store.jobs("default", State.DELAYED, limit=1).jobs) == 1
     spent = [psutil.Process(pool.pid).cpu_times().user for pool in pools]
-    many = cost()
+    # What the enqueues themselves set off is over by the second look.
+    many = min(cost(), cost())
     assert few < 60
     assert many < few * 1.3 + 10, (few, many)
     used = sum(psutil.Process(pool.pid).cpu_times().user for pool in pools) - sum(spent)

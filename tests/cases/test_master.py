@@ -225,9 +225,8 @@ def chatter():
     while True:
         logging.getLogger("busy").warning("line %s", random.random())
         __import__("json").dumps({})
-        for _ in range(20):
-            print("a line", file=sys.stderr)
-        time.sleep(0.0005)
+        print("x" * 20_000, file=sys.stderr)
+        time.sleep(0.0002)
 
 
 for _ in range(2):

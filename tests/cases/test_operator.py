@@ -207,7 +207,7 @@ def test_nothing_but_the_dead_and_counters_is_left_after_the_retention(rig: Rig)
 @pytest.mark.slow
 def test_a_bulk_import_leaves_room_for_others(serve: Callable[..., Server], rig_on: Callable[..., Rig]) -> None:
     """Half a million lines while a pool works: no call takes long, memory is constant, probes begin at once."""
-    server = serve("--slowlog-log-slower-than", "20000", "--slowlog-max-len", "1000")
+    server = serve("--slowlog-log-slower-than", "100000", "--slowlog-max-len", "1000")
     rig = rig_on(server)
     rig.app(APP)
     with (rig.folder / "rows.ndjson").open("w") as file:
