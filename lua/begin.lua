@@ -13,9 +13,9 @@
 local batches, batch_ends = unpack(KEYS)
 
 if redis.call('HEXISTS', batches, ARGV[1]) == 1 then return {'known'} end
-local now = whole(due_ms(clock()))
+local at = whole(due_ms(clock()))
 -- Nothing is pending in it: should nobody ever add a job, it is forgotten like one that has ended.
-local numbers = '0 0 0 0 0 0 0 ' .. now .. ' ' .. now
+local numbers = '0 0 0 0 0 0 0 ' .. at .. ' ' .. at
 redis.call('HSET', batches, ARGV[1], table.concat({numbers, ARGV[2], ARGV[3], ARGV[4]}, '\n'))
-redis.call('ZADD', batch_ends, now, ARGV[1])
+redis.call('ZADD', batch_ends, at, ARGV[1])
 return {'ok'}

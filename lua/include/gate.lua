@@ -75,7 +75,7 @@ local function room(k, door, us)
   local used = redis.call('ZLEXCOUNT', k.passed, low, high)
   local left = door.count - used
   if left > 0 then return left, 0 end
-  local member = redis.call('ZRANGEBYLEX', k.passed, low, high, 'LIMIT', -left, 1)[1]
+  local member = redis.call('ZRANGEBYLEX', k.passed, low, high, 'LIMIT', 0 - left, 1)[1] -- not -left: Redis reads no -0
   local at = tonumber(string.sub(member, #door.name + 2, #door.name + 17))
   return left, math.ceil((at + window) / 1000)
 end
