@@ -17,6 +17,8 @@ from tests.servers import Server, Servers, flavours
 # Tests rewrite apps within the second and the size by which Python knows its bytecode to be old: children keep none.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.dont_write_bytecode = False
+# Processes are found by their environment, over which setproctitle would write its titles.
+os.environ["SPT_NOENV"] = "1"
 
 # The machine decides how long an example takes; in CI every run tries the same examples.
 settings.register_profile("batchq", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -24,7 +24,8 @@ def title(pid: int) -> str:
 def test_titles_name_state_and_job(redis_rig: Rig) -> None:
     """The master its state and size, a worker that it is idle or quiet, or the job that it runs."""
     redis_rig.app(APP)
-    pool = redis_rig.start(n=2)
+    # As a pool runs in earnest: its titles have the room of its environment.
+    pool = redis_rig.start(n=2, before=("env", "-u", "SPT_NOENV"))
     until = redis_rig.until
     until(lambda: title(pool.pid) == "batchq: master of batchq: running, 2 workers", "the master's")
     until(lambda: {title(pid) for pid in pool.workers()} == {"batchq: worker of batchq: idle"}, "the workers'")
