@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
-import logging
 import os
 import random
 import resource
@@ -96,7 +94,6 @@ def _live(
     and ends the process where that has died already."""
     code = BROKEN
     try:
-        _renew_streams()
         signal.set_wakeup_fd(-1)
         slot.be(os.getpid(), birth_of(os.getpid()))
         with contextlib.suppress(OSError):
@@ -139,30 +136,6 @@ def _work(app: App, settings: Settings, queues: Sequence[tuple[str, int]], slot:
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     unblock()
     return worker.run()
-
-
-#: The streams of the master: whoever drops the last reference closes them, which takes their lock.
-_inherited: list[object] = []
-
-
-def _renew_streams() -> None:
-    """stdout and stderr anew, on the same descriptors. A thread of the app's module may have held the lock of a stream
-    while the master forked: in this process nobody would ever let go of it, and the first line would wait for good."""
-    for name in ("stdout", "stderr"):
-        old = getattr(sys, name)
-        if not isinstance(old, io.TextIOWrapper):
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            new = open(old.fileno(), "w", encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
-            new.reconfigure(line_buffering=old.line_buffering, write_through=old.write_through)
-            _inherited.append(old)
-            setattr(sys, name, new)
-            setattr(sys, f"__{name}__", new)
-            loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-            for handler in (one for logger in loggers for one in getattr(logger, "handlers", ())):
-                if isinstance(handler, logging.StreamHandler) and handler.stream is old:
-                    # Not by setStream, which flushes the old one.
-                    handler.stream = new
 
 
 def _pass_by(signum: int, frame: object) -> None:

@@ -34,7 +34,6 @@ TABLE = "orders.db"
 def open_table() -> sqlite3.Connection:
     # Many workers write to one file: each waits up to 30 s for its turn.
     table = sqlite3.connect(TABLE, timeout=30)
-    table.execute("PRAGMA journal_mode = WAL")
     table.execute("CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, customer TEXT, cents INTEGER)")
     return table
 

@@ -94,7 +94,8 @@ def test_two_shells_that_requeue_everything_move_each_job_once(rig: Rig) -> None
     rig.until(lambda: rig.store.stats("default").totals["requeued"] or shells[0].poll() is not None, "one is at it")
     shells[0].send_signal(signal.SIGINT)
     said = [shell.communicate(timeout=60) for shell in shells]
-    assert all(shell.returncode in (0, 130) for shell in shells), said
+    # By the signal itself where it came when Python was starting or had ended already.
+    assert all(shell.returncode in (0, 130, -signal.SIGINT) for shell in shells), (said, [s.returncode for s in shells])
     assert not any(b"Traceback" in err for _, err in said)
     call(rig, "requeue", "--all", "--yes", "--json").ended(0)
     stats = rig.store.stats("default")
