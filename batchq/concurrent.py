@@ -26,7 +26,7 @@ from batchq.app import App
 from batchq.blocking import LoopWatch
 from batchq.clock import monotonic_ns
 from batchq.config import Settings
-from batchq.desk import Desk, Got
+from batchq.desk import STRAY_S, Desk, Got
 from batchq.errors import ConfigError, JobCancelled, JobTimeout, StoreError, StoreUnavailable
 from batchq.job import Claim, Outcome, Released, Retried
 from batchq.pace import Order
@@ -218,6 +218,7 @@ class ConcurrentWorker:
             try:
                 if await self._exchange():
                     continue
+                await self._return_strays()
             except StoreUnavailable:
                 # Only in a stop: the patience of a worker is endless. What ended meanwhile is offered again.
                 if not self._stop:
@@ -258,10 +259,18 @@ class ConcurrentWorker:
             wait_s = OFFER_S
         elif self._free and not self._claims_no_more and not self._listens:
             await self._listen()
+        if self._store.is_unsure:
+            wait_s = min(wait_s, STRAY_S)
         try:
             await asyncio.wait_for(self._news.wait(), wait_s)
         except TimeoutError:
             self._hungry, self._listens = True, False
+
+    async def _return_strays(self) -> None:
+        """On queues that nobody asks while every place is taken."""
+        if self._store.is_unsure:
+            asked = {run.ready.claim.queue for run in self._runs.values()} | self._finished.keys()
+            await self._ask(self._desk.return_strays, [name for name in self._names if name not in asked])
 
     async def _listen(self) -> None:
         if self._waiter is None:

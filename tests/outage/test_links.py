@@ -53,9 +53,13 @@ def test_job_claimed_by_a_late_copy_is_found_within_two_seconds(serve: Serve, ri
         pool.stop()
 
 
-@pytest.mark.parametrize("busy", ["one long job", "many short ones"])
+@pytest.mark.parametrize(
+    ("busy", "places"),
+    [("one long job", ()), ("many short ones", ()), ("two long jobs", ("--concurrency", "2", "--threads"))],
+    ids=["one long job", "many short ones", "every place taken"],
+)
 def test_job_claimed_by_a_late_copy_for_a_busy_worker_is_found_within_two_seconds(
-    serve: Serve, rig_on: RigOn, busy: str
+    serve: Serve, rig_on: RigOn, busy: str, places: tuple[str, ...]
 ) -> None:
     """The claim arrives on a queue that its worker does not ask meanwhile: it works off another one."""
     server = serve()
@@ -64,15 +68,16 @@ def test_job_claimed_by_a_late_copy_for_a_busy_worker_is_found_within_two_second
     first = f"{rig.prefix}:{{default}}:pending".encode()
     with Proxy(server.port) as proxy:
         args = ("-q", "busy", "-q", "default", "--strict-order", "--socket-timeout", "300ms")
-        pool = rig.start(*args, n=1, BATCHQ_URL=proxy.url)
+        pool = rig.start(*args, *places, n=1, BATCHQ_URL=proxy.url)
         held = proxy.hold(lambda frame, number: claim in frame and first in frame)
         # It has asked both queues once more, and waits.
         rig.enqueue("work", queue="busy")
         rig.until_counts("busy", done=1)
         rig.until(held.caught.is_set, "the claim is on its way")
-        long = 4.0 if busy == "one long job" else 0.02
-        jobs = rig.enqueue_many("work", [(long,)] * (1 if long > 1 else 300), queue="busy")
-        rig.until_started(jobs[0])
+        seconds, count = {"one long job": (4.0, 1), "two long jobs": (4.0, 2), "many short ones": (0.02, 300)}[busy]
+        jobs = rig.enqueue_many("work", [(seconds,)] * count, queue="busy")
+        for job in jobs[:2]:
+            rig.until_started(job)
         job = slip_in(server, rig.prefix)
         held.release()
         began = time.monotonic()
