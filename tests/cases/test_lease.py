@@ -95,8 +95,9 @@ def test_whatever_a_late_worker_made_of_a_job_that_another_took_over_is_refused(
     assert len(kept.errors) == 1
     assert (stats.totals["completed"], stats.totals["retried"], stats.totals["snoozed"]) == (1, 0, 0)
     assert not any(stats.counts[state] for state in ("pending", "delayed", "active", "dead"))
-    assert len(pool.lines("fenced")) == 1
+    rig.until(lambda: pool.lines("fenced"), "it is said, once")
     assert pool.stop() == 0
+    assert len(pool.lines("fenced")) == 1
 
 
 @pytest.mark.parametrize("handler", ["fast", "slow"])
