@@ -116,11 +116,12 @@ def test_waits_on_dead_connections_end_within_a_bound(serve: Serve, rig_on: RigO
         began = time.monotonic()
         rig.enqueue("work")
         rig.until_counts(done=3)
-        assert time.monotonic() - began < 0.5
+        # A wait that nobody hears is over only after WAIT_S.
+        assert time.monotonic() - began < WAIT_S / 2
         job = rig.enqueue("work", delay_ms=300)
         due_ns = time.monotonic_ns() + 300_000_000
         rig.until_counts(done=4)
-        assert (rig.ledger.starts(job)[0].at_ns - due_ns) / 1e6 < 300
+        assert (rig.ledger.starts(job)[0].at_ns - due_ns) / 1e9 < WAIT_S / 2
         pool.stop()
 
 
