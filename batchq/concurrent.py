@@ -26,18 +26,15 @@ from batchq.app import App
 from batchq.blocking import LoopWatch
 from batchq.clock import monotonic_ns
 from batchq.config import Settings
-from batchq.desk import STRAY_S, Desk, Got
-from batchq.errors import ConfigError, JobCancelled, JobTimeout, StoreError, StoreUnavailable
-from batchq.job import Claim, Outcome, Released, Retried
-from batchq.pace import Order
-from batchq.recycle import Recycling
+from batchq.desk import STRAY_S, Got
+from batchq.errors import ConfigError, StoreError, StoreUnavailable
+from batchq.job import Claim, Outcome, Released
 from batchq.registry import Registry, place
-from batchq.runner import Interrupted, Prepared, Runner
+from batchq.runner import Interrupted, Prepared
 from batchq.scoreboard import Entry, Slot
 from batchq.signals import drain
 from batchq.store import Store, Waiter
-from batchq.titles import Title
-from batchq.worker import DONE, REST_S, UNSETTLED, become_copy
+from batchq.worker_base import DONE, REST_S, UNSETTLED, WorkerBase, error_of
 
 T = TypeVar("T")
 
@@ -92,38 +89,20 @@ class _Run:
 
     def cut_off(self) -> BaseException | None:
         """What the order for this run means to its handler."""
-        match self.ordered:
-            case scoreboard.TIMED_OUT:
-                return JobTimeout(f"ran past its time limit of {self.ready.timeout_ms / 1000:g} s")
-            case scoreboard.CANCEL:
-                return JobCancelled("the job was cancelled")
-            case scoreboard.INTERRUPT:
-                return Interrupted()
-        return None
+        return error_of(self.ordered, self.ready.timeout_ms)
 
 
-class ConcurrentWorker:
+class ConcurrentWorker(WorkerBase):
     """Made in the child after the fork. `run` answers the exit code."""
 
     def __init__(
         self, app: App, store: Store, settings: Settings, slot: Slot, queues: Sequence[tuple[str, int]], wakeup_fd: int
     ) -> None:
-        self._app = app
-        self._store = store
-        self._slot = slot
-        self._names = [name for name, _ in queues]
-        self._order = Order(queues, strict=settings.strict_order)
-        self._wakeup_fd = wakeup_fd
-        self._runner = Runner(app.registry, settings)
-        self._desk = Desk(app, store, settings, slot, self._names, self._runner)
+        super().__init__(app, store, settings, slot, queues, wakeup_fd)
         self._threads_for_all = settings.threads
-        self._recycling = Recycling(settings)
-        #: A plain flag: a signal handler sets it.
-        self._stop = False
         #: It makes room for a new one: as a stop, but of its own accord.
         self._leaving = False
         self._entries = slot.widen(settings.concurrency)
-        self._title = Title(f"worker of {app.name}")
         #: The places nobody has.
         self._free = list(range(settings.concurrency))
         self._runs: dict[int, _Run] = {}
@@ -141,8 +120,6 @@ class ConcurrentWorker:
         #: A hint would be heard: nothing has been claimed since then.
         self._listens = False
         self._connected = slot.anew
-        self._is_copy = False
-        os.register_at_fork(after_in_child=self._become_copy)
 
     # -- life
 
@@ -161,20 +138,8 @@ class ConcurrentWorker:
                     raise
                 log.event("error", "task_exited", worker=self._desk.id, error=repr(error))
 
-    def stop(self) -> None:
-        """Claims nothing more; what runs may finish. Safe in a signal handler."""
-        self._stop = True
-
-    @property
-    def stopping(self) -> bool:
-        return self._stop
-
     def obey(self, signum: int, frame: FrameType | None) -> None:
         """Handles the signal of orders: nothing here. The loop reads them, woken by the same signal."""
-
-    def _become_copy(self) -> None:
-        self._is_copy = True
-        become_copy()
 
     async def _live(self) -> int:
         self._loop.add_reader(self._wakeup_fd, self._on_signal)
@@ -213,7 +178,7 @@ class ConcurrentWorker:
         """Until a stop, and the end of all that runs."""
         while not (self._claims_no_more and not self._runs):
             self._news.clear()
-            self._say()
+            self._say(self._state)
             await self._look_at_board()
             try:
                 if await self._exchange():
@@ -231,11 +196,11 @@ class ConcurrentWorker:
                 continue
             await self._rest()
 
-    def _say(self) -> None:
-        idle = scoreboard.QUIET if self._slot.pool_is_quiet else scoreboard.IDLE
-        state = scoreboard.BUSY if self._runs else idle
-        self._slot.say(state, self._desk.claimed)
-        self._title.say(scoreboard.STATES[state])
+    @property
+    def _state(self) -> int:
+        if self._runs:
+            return scoreboard.BUSY
+        return scoreboard.QUIET if self._slot.pool_is_quiet else scoreboard.IDLE
 
     async def _look_at_board(self) -> None:
         """What the master wants of this worker beside orders."""
@@ -428,11 +393,6 @@ class ConcurrentWorker:
         self._leave_copy()
         return outcome
 
-    def _leave_copy(self) -> None:
-        if self._is_copy:
-            # The handler came back twice. The copy is no worker: it must settle and claim nothing.
-            os._exit(DONE)
-
     def _ended(self, run: _Run, future: asyncio.Future[Outcome]) -> None:
         seen = run.entry.run()
         run.entry.end()
@@ -443,9 +403,7 @@ class ConcurrentWorker:
             outcome = self._runner.outcome_of(run.ready, run.cut_off() or Interrupted())
         else:
             outcome = future.result()
-        if run.ordered == scoreboard.TIMED_OUT and not (isinstance(outcome, Retried) and outcome.cause == "timed_out"):
-            # Once a limit has fired, the attempt is a timeout, whatever the handler made of it.
-            outcome = self._runner.outcome_of(run.ready, run.cut_off() or Interrupted())
+        outcome = self._as_ordered(run.ordered, run.ready, outcome)
         if self._slot.meter is not None and seen is not None:
             self._slot.meter.ran(run.ready, outcome, seen.started_ns)
         self._end(outcome)

@@ -15,7 +15,7 @@ from batchq.clock import SYSTEM
 from batchq.memory import KillCount
 from batchq.parent import Ended
 from batchq.sweeps import Death
-from batchq.worker import UNSETTLED
+from batchq.worker_base import UNSETTLED
 
 #: So many workers in a row that ended before their first claim was answered, and none that works: they can't start.
 MOST_YOUNG = 5

@@ -36,12 +36,11 @@ class Health(NamedTuple):
     #: Why no job can be taken now; "" where it can.
     unready: str
     store_up: bool
-    #: What `Store.publish` is told.
-    status: dict[str, Any]
 
 
 class Exporter(LoopServer):
-    """`health` and `spool` are asked at each request; `spool` for (files, jobs, bad) of the inbox, or None."""
+    """`health` is asked at each request; at each scrape `status`, for what `Store.publish` is told, and `spool`, for
+    (files, jobs, bad) of the inbox, or None."""
 
     def __init__(
         self,
@@ -50,6 +49,7 @@ class Exporter(LoopServer):
         store: Store,
         meters: Meters,
         health: Callable[[], Health],
+        status: Callable[[], dict[str, Any]],
         spool: Callable[[], tuple[int, int, int] | None],
     ) -> None:
         """Raises ConfigError where the port can't be had, or the extra is missing."""
@@ -68,6 +68,7 @@ class Exporter(LoopServer):
         self._store = store
         self._meters = meters
         self._health = health
+        self._status = status
         self._spool = spool
         super().__init__(listening, selector)
 
@@ -113,9 +114,8 @@ class Exporter(LoopServer):
         return generate_latest(registry).decode()
 
     def _families(self) -> Iterator[Metric]:
-        health = self._health()
-        queues = self._queues() if health.store_up else None
-        yield from self._of_pool(health, store_up=queues is not None)
+        queues = self._queues() if self._health().store_up else None
+        yield from self._of_pool(self._status(), store_up=queues is not None)
         yield from queues or ()
         yield from self._of_handlers()
 
@@ -143,12 +143,11 @@ class Exporter(LoopServer):
             return None
         return [jobs, events, lag, paused]
 
-    def _of_pool(self, health: Health, *, store_up: bool) -> Iterator[Metric]:
+    def _of_pool(self, status: dict[str, Any], *, store_up: bool) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
         from batchq import __version__
 
-        status = health.status
         yield InfoMetricFamily("batchq", "The version.", value={"version": __version__})
         yield GaugeMetricFamily("batchq_store_up", "1: the store answers this master.", value=int(store_up))
         yield CounterMetricFamily("batchq_store_outages", "How often it was away.", value=status["outages"])

@@ -16,7 +16,7 @@ from batchq.recycle import rss_bytes
 from batchq.registry import Registry
 from batchq.scoreboard import Entry, Run
 from batchq.sweeps import Death
-from batchq.worker import ORDER_SIGNAL
+from batchq.worker_base import ORDER_SIGNAL
 
 
 def give_order(child: Child, entry: Entry, run: Run, order: int) -> None:

@@ -25,6 +25,7 @@ from batchq.clock import SYSTEM
 from batchq.config import MAX_PROCESSES, Settings
 from batchq.control import ControlServer
 from batchq.crew import Crew
+from batchq.desk import boot_id
 from batchq.errors import ConfigError
 from batchq.exporter import Exporter, Health
 from batchq.handover import Heritage, Origin
@@ -47,7 +48,7 @@ from batchq.stopping import Stop
 from batchq.stores import attach_inbox, make_offline, open_store
 from batchq.sweeps import Death
 from batchq.titles import Title
-from batchq.worker import ORDER_SIGNAL, boot_id
+from batchq.worker_base import ORDER_SIGNAL
 
 if TYPE_CHECKING:
     from batchq.offline import Offline, Shelf
@@ -189,7 +190,7 @@ class Master:
         # What the app's module used while it was loaded stays on this side of the forks.
         self._app.close()
         self._control = self._open_control()
-        self._exporter = self._open_exporter()
+        self._servers = [one for one in (self._control, self._open_exporter()) if one is not None]
         verb = "started" if self._heritage is None else "took_over"
         log_started(verb, self._app, self._settings, queues=self._names, processes=self.processes, server=met[0])
         for warning in met[1] if self._heritage is None else ():
@@ -241,9 +242,8 @@ class Master:
         self._tell_manager()
         if (lost := streams.take_loss()) is not None:
             log.event("warning", "output_lost", bytes=lost.bytes, why=lost.why)
-        for server in (self._control, self._exporter):
-            if server is not None:
-                server.tidy()
+        for server in self._servers:
+            server.tidy()
         if self._dump is not None and self._dump.is_done(self._crew):
             self._dump = None
         if self.is_stopping:
@@ -381,7 +381,7 @@ class Master:
         try:
             address = (s.metrics_host, s.metrics_port)
             spooled = partial(waiting_in_spool, s)
-            made = Exporter(address, self._selector, self._store, self._meters, self._health, spooled)
+            made = Exporter(address, self._selector, self._store, self._meters, self._health, self.status, spooled)
         except ConfigError as error:
             if self._heritage is None:
                 raise
@@ -395,7 +395,7 @@ class Master:
         unready = "the store is away" if away else "" if self._is_ready else "no worker is up yet"
         if self.state in ("stopping", "quiet"):
             unready = self.state
-        return Health(self.state, unready, not away, self.status())
+        return Health(self.state, unready, not away)
 
     def _tell(self) -> dict[str, object]:
         """What is published each few seconds; the service manager hears the short form of it."""
@@ -452,9 +452,8 @@ class Master:
             self._pid_file.let_go()
         self._keeper.let_go()
         self._selector.close()
-        for server in (self._control, self._exporter):
-            if server is not None:
-                server.let_go()
+        for server in self._servers:
+            server.let_go()
         for child in self._crew:
             os.close(child.stacks_fd)
 
@@ -598,9 +597,8 @@ class Master:
         self._keeper.reap_soon()
         self._say_what_is_left()
         self._keeper.close()
-        for server in (self._control, self._exporter):
-            if server is not None:
-                server.close()
+        for server in self._servers:
+            server.close()
         self._selector.close()
         for fd in (self._life_r, self._life_w):
             os.close(fd)

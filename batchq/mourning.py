@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from batchq import scoreboard
 from batchq.children import Child, named, signal_one
 from batchq.scoreboard import Errand, Scoreboard
-from batchq.worker import ORDER_SIGNAL
+from batchq.worker_base import ORDER_SIGNAL
 
 
 class Mourning:

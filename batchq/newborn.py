@@ -25,7 +25,8 @@ from batchq.scoreboard import Slot
 from batchq.signals import blocked, pipe, unblock
 from batchq.stores import open_store
 from batchq.titles import Title
-from batchq.worker import BROKEN, ORDER_SIGNAL, Worker
+from batchq.worker import Worker
+from batchq.worker_base import BROKEN, ORDER_SIGNAL
 
 #: What the master keeps for its own errands: the store, the control socket, a reload.
 SPARE_FDS = 16

@@ -10,7 +10,7 @@ from batchq.clock import SYSTEM
 from batchq.crew import Crew
 from batchq.keeper import Keeper
 from batchq.watchdog import Step, Watchdog
-from batchq.worker import ORDER_SIGNAL
+from batchq.worker_base import ORDER_SIGNAL
 
 
 class Stalls:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import threading
 import time
 from collections import deque
@@ -25,57 +24,34 @@ from batchq import context, log, scoreboard
 from batchq.app import App
 from batchq.clock import monotonic_ns
 from batchq.config import Settings
-from batchq.desk import Desk
-from batchq.desk import boot_id as boot_id
 from batchq.errors import JobCancelled, JobTimeout, StoreError, StoreUnavailable
 from batchq.grouped import Calling, gather, run_group
-from batchq.job import Claim, Outcome, Released, Retried
+from batchq.job import Claim, Outcome, Released
 from batchq.lifecycle import Word
-from batchq.pace import SURPRISE_MS, Order, Pace, Runtimes
-from batchq.recycle import Recycling
-from batchq.runner import Interrupted, Prepared, Runner
+from batchq.pace import SURPRISE_MS, Pace, Runtimes
+from batchq.runner import Interrupted, Prepared
 from batchq.scoreboard import Slot
 from batchq.signals import drain
 from batchq.store import MAX_JOBS, Store, Waiter
-from batchq.titles import Title
-
-#: Exit codes of a worker, for its master.
-DONE, BROKEN, UNSETTLED = 0, 70, 71
+from batchq.worker_base import DONE, REST_S, UNSETTLED, WorkerBase, error_of
 
 #: Where the code of the stores is, and that which calls handlers.
 _HERE = os.path.dirname(__file__)
 _STORES = tuple(os.path.join(_HERE, name) for name in ("redis_store.py", "connect.py", os.path.join("spool", "")))
 _RUNNERS = (os.path.join(_HERE, "runner.py"), os.path.join(_HERE, "grouped.py"))
 
-#: A worker of a pool that is quiet looks so often whether it still is.
-REST_S = 1.0
 
-#: The signal by which the master says that an order stands in the slot.
-ORDER_SIGNAL = signal.SIGUSR1
-
-
-class Worker:
+class Worker(WorkerBase):
     """Made in the child after the fork. `run` answers the exit code."""
 
     def __init__(
         self, app: App, store: Store, settings: Settings, slot: Slot, queues: Sequence[tuple[str, int]], wakeup_fd: int
     ) -> None:
-        self._app = app
-        self._store = store
-        self._slot = slot
-        self._names = [name for name, _ in queues]
-        self._order = Order(queues, strict=settings.strict_order)
-        self._wakeup_fd = wakeup_fd
-        self._runner = Runner(app.registry, settings)
-        self._desk = Desk(app, store, settings, slot, self._names, self._runner)
+        super().__init__(app, store, settings, slot, queues, wakeup_fd)
         self._runtimes = Runtimes()
-        self._title = Title(f"worker of {app.name}")
         self._paces = {name: Pace() for name in self._names}
         #: What a batch handler wants next from a queue.
         self._wants: dict[str, int] = {}
-        #: A plain flag: a signal handler sets it, and may not take a lock.
-        self._stop = False
-        self._recycling = Recycling(settings)
         #: Held for popping the next job and for calls of the store.
         self._lock = threading.RLock()
         self._tail: deque[Claim] = deque()
@@ -90,9 +66,6 @@ class Worker:
         self._open_run = 0
         #: The run that was given an order before its user code began.
         self._early_run = 0
-        #: A handler forked, and this is the copy.
-        self._is_copy = False
-        os.register_at_fork(after_in_child=self._become_copy)
         #: What the master ordered for the run under way.
         self._ordered = scoreboard.NOTHING
         self._limit_ms = 0
@@ -117,14 +90,6 @@ class Worker:
                 self._runner.call_hooks(self._app.worker_stop_hooks)
         self._runner.close()
         return DONE
-
-    def stop(self) -> None:
-        """Claims nothing more; what runs may finish. Safe in a signal handler."""
-        self._stop = True
-
-    @property
-    def stopping(self) -> bool:
-        return self._stop
 
     @property
     def _is_resting(self) -> bool:
@@ -179,10 +144,6 @@ class Worker:
         finally:
             if waiter is not None:
                 waiter.close()
-
-    def _say(self, state: int) -> None:
-        self._slot.say(state, self._desk.claimed)
-        self._title.say(scoreboard.STATES[state])
 
     def _rest(self) -> None:
         """Until a signal comes, the master's that the pool is to go on among them; or for a second."""
@@ -374,25 +335,16 @@ class Worker:
         except (JobTimeout, JobCancelled, Interrupted) as late:
             # The order came in the instant between the handler's end and the line above.
             outcomes = [self._runner.outcome_of(one, late) for one in group]
-        if self._is_copy:
-            # The handler came back twice. The copy is no worker: it must settle and claim nothing.
-            os._exit(DONE)
+        self._leave_copy()
         self._slot.end()
         self._runtimes.ran(ready.spec.name, (monotonic_ns() - started) / 1e6)
         if self._ordered != scoreboard.NOTHING:
-            outcomes = [self._as_ordered(one, outcome) for one, outcome in zip(group, outcomes, strict=True)]
+            ends = zip(group, outcomes, strict=True)
+            outcomes = [self._as_ordered(self._ordered, one, outcome) for one, outcome in ends]
         if self._slot.meter is not None:
             for one, outcome in zip(group, outcomes, strict=True):
                 self._slot.meter.ran(one, outcome, started)
         return outcomes
-
-    def _as_ordered(self, ready: Prepared, outcome: Outcome) -> Outcome:
-        """Once a limit has fired, the attempt is a timeout, whatever the handler made of it."""
-        if self._ordered == scoreboard.TIMED_OUT and not (
-            isinstance(outcome, Retried) and outcome.cause == "timed_out"
-        ):
-            return self._runner.outcome_of(ready, self._timeout())
-        return outcome
 
     def obey(self, signum: int, frame: FrameType | None) -> None:
         """Handles ORDER_SIGNAL: raises what the master ordered for this run, in the user's code and nowhere else."""
@@ -418,19 +370,8 @@ class Worker:
         self._slot.hear(run)
         self._open_run = 0
         self._ordered = order
-        if order == scoreboard.TIMED_OUT:
-            raise self._timeout()
-        if order == scoreboard.CANCEL:
-            raise JobCancelled("the job was cancelled")
-        if order == scoreboard.INTERRUPT:
-            raise Interrupted
-
-    def _become_copy(self) -> None:
-        self._is_copy = True
-        become_copy()
-
-    def _timeout(self) -> JobTimeout:
-        return JobTimeout(f"ran past its time limit of {self._limit_ms / 1000:g} s")
+        if (error := error_of(order, self._limit_ms)) is not None:
+            raise error
 
     # -- the helper thread
 
@@ -458,15 +399,6 @@ class Worker:
                         log.event(
                             "warning", "give_back_failed", queue=self._queue, worker=self._desk.id, error=str(error)
                         )
-
-
-def become_copy() -> None:
-    """In a process that a handler forked: signals do again what they do in any program (multiprocessing ends its
-    children by SIGTERM), and none reaches the worker through the pipe that both hold."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, ORDER_SIGNAL):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def _is_inside_store(frame: FrameType | None) -> bool:
