@@ -458,15 +458,16 @@ def _leave_doors(hall: Hall, names: Sequence[str], verdict: Verdict) -> None:
 
 def trip(hall: Hall, name: str, for_ms: int) -> None:
     """Opened by hand."""
-    door = hall.door(name)
-    door.phase, door.ends_ms, door.failures = OPEN, hall.now_ms + for_ms, 0
-    hall.put(door)
-    tend(hall, name)
+    _switch(hall, name, OPEN, hall.now_ms + for_ms)
 
 
 def mend(hall: Hall, name: str) -> None:
     """Closed by hand."""
+    _switch(hall, name, CLOSED, 0)
+
+
+def _switch(hall: Hall, name: str, phase: str, ends_ms: int) -> None:
     door = hall.door(name)
-    door.phase, door.ends_ms, door.failures = CLOSED, 0, 0
+    door.phase, door.ends_ms, door.failures = phase, ends_ms, 0
     hall.put(door)
     tend(hall, name)

@@ -17,6 +17,7 @@
 --       2 turn         as it was when the caller looked: a late copy of an older call changes nothing
 --
 -- Returns ok | late
+--! include turn
 --! include clock
 --! include whole
 --! include hint
@@ -29,12 +30,6 @@ local k = {
   prioritized = KEYS[7], priority = KEYS[8], meta = KEYS[9], timer = KEYS[10], wake = KEYS[11],
   passes = KEYS[12], visits = KEYS[13],
 }
-if (redis.call('HGET', k.meta, 'turn') or '0') ~= ARGV[2] then return {'late'} end
-local us = clock()
-redis.call('HDEL', k.meta, '') -- a first write that is allowed at maxmemory
-redis.call('HINCRBY', k.meta, 'turn', 1)
-local door = door_of(k, ARGV[1])
-door.phase, door.ends_ms, door.failures = 'closed', 0, 0
-put_door(k, door, us)
-tend(k, ARGV[1], us)
+if not take_turn(k.meta, ARGV[2]) then return {'late'} end
+switch(k, ARGV[1], 'closed', 0, clock())
 return {'ok'}

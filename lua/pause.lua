@@ -4,9 +4,8 @@
 -- ARGV  1 turn         as it was when the caller looked: a late copy of an older call changes nothing
 --
 -- Returns ok | late
+--! include turn
 local meta = KEYS[1]
-if (redis.call('HGET', meta, 'turn') or '0') ~= ARGV[1] then return {'late'} end
-redis.call('HDEL', meta, '') -- a first write that is allowed at maxmemory
-redis.call('HINCRBY', meta, 'turn', 1)
+if not take_turn(meta, ARGV[1]) then return {'late'} end
 redis.call('HSET', meta, 'paused', '1')
 return {'ok'}

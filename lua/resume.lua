@@ -7,11 +7,11 @@
 -- ARGV  1 turn         as it was when the caller looked: a late copy of an older call changes nothing
 --
 -- Returns ok | late
+--! include turn
 --! include hint
 --! include ready
 local meta = KEYS[1]
-if (redis.call('HGET', meta, 'turn') or '0') ~= ARGV[1] then return {'late'} end
+if not take_turn(meta, ARGV[1]) then return {'late'} end
 redis.call('HDEL', meta, 'paused')
-redis.call('HINCRBY', meta, 'turn', 1)
 if anything_ready(KEYS[2], KEYS[3]) then hint(KEYS[4], 8) end
 return {'ok'}

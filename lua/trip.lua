@@ -18,6 +18,7 @@
 --       3 turn         as it was when the caller looked: a late copy of an older call changes nothing
 --
 -- Returns ok | late
+--! include turn
 --! include clock
 --! include whole
 --! include hint
@@ -30,12 +31,7 @@ local k = {
   prioritized = KEYS[7], priority = KEYS[8], meta = KEYS[9], timer = KEYS[10], wake = KEYS[11],
   passes = KEYS[12], visits = KEYS[13],
 }
-if (redis.call('HGET', k.meta, 'turn') or '0') ~= ARGV[3] then return {'late'} end
+if not take_turn(k.meta, ARGV[3]) then return {'late'} end
 local us = clock()
-redis.call('HDEL', k.meta, '') -- a first write that is allowed at maxmemory
-redis.call('HINCRBY', k.meta, 'turn', 1)
-local door = door_of(k, ARGV[1])
-door.phase, door.ends_ms, door.failures = 'open', due_ms(us) + tonumber(ARGV[2]), 0
-put_door(k, door, us)
-tend(k, ARGV[1], us)
+switch(k, ARGV[1], 'open', due_ms(us) + tonumber(ARGV[2]), us)
 return {'ok'}
