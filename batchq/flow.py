@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from batchq.errors import ConfigError
@@ -27,6 +28,12 @@ def parse_rate(text: object) -> tuple[int, int]:
     if count < 1 or period < 1:
         raise ValueError("no rate")
     return count, period
+
+
+@cache
+def _windows(rate: str) -> tuple[int, int]:
+    """A rate as its gate counts it. There are few, and each job of their handlers asks."""
+    return in_short_windows(*parse_rate(rate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class Limit:
             raise ConfigError("limits: expected a rate, a limit or a breaker; give one of them")
 
     def gate(self, name: str) -> Gate:
-        count, period_ms = in_short_windows(*parse_rate(self.rate)) if self.rate else (0, 0)
+        count, period_ms = _windows(self.rate) if self.rate else (0, 0)
         threshold, reset_ms = (self.breaker.failures, int(self.breaker.reset * 1000)) if self.breaker else (0, 0)
         return Gate(gate_name(name), self.limit or 0, count, period_ms, threshold, reset_ms)
 

@@ -172,10 +172,11 @@ def run_group(runner: Runner, group: Sequence[Prepared], attempt: Attempt) -> It
     one = Group(runner, group)
     outcomes = attempt(group, one.call)
     again = one.to_halve()
+    halved = set(again)
     if len(again) < 2:
         yield outcomes
         return
-    if done := [outcome for n, outcome in enumerate(outcomes) if n not in set(again)]:
+    if done := [outcome for n, outcome in enumerate(outcomes) if n not in halved]:
         yield done
     half = len(again) // 2
     for places in (again[:half], again[half:]):

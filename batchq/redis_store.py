@@ -52,7 +52,7 @@ from batchq.lifecycle import TOTALS, State, Word
 from batchq.link import Link, Reply
 from batchq.outage import Outage
 from batchq.replies import Unreached, raise_for
-from batchq.scripts import Arg, Keys, Script, call, load, shipped
+from batchq.scripts import QUEUE_KEYS, Arg, Keys, Script, call, load, shipped
 from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Concern, Ingested, Limits, Store, StoreInfo, Traits, Waiter
 from batchq.tally import BatchStats, NewBatch, full, over, unpack
 from batchq.waiting import WAIT_S, EachWaiter, RedisWaiter
@@ -961,10 +961,8 @@ class RedisStore(Store):
 
     def forget(self, queue: str) -> None:
         """Takes away what is left of a queue whose jobs have all ended: for one that was made for a trial."""
-        names = ("meta", "leases", "wake", "timer", "given", "pending", "prioritized", "delayed", "dead", "completed")
-        hashes = ("rows", "attempts", "notes", "priority", "results", "batches", "batched", "batch_ends")
         self._run(
-            ("DEL", *(self._of(queue, name) for name in (*names, *hashes))), ("SREM", self._keys.top("queues"), queue)
+            ("DEL", *(self._of(queue, name) for name in sorted(QUEUE_KEYS))), ("SREM", self._keys.top("queues"), queue)
         )
 
     def publish(self, master: str, status: dict[str, Any], ttl_ms: int) -> None:
