@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from batchq.errors import UnknownHandler as UnknownHandler
     from batchq.flow import Breaker as Breaker
     from batchq.flow import Limit as Limit
-    from batchq.grouped import BatchJob as BatchJob
     from batchq.job import Job as Job
     from batchq.lifecycle import State as State
     from batchq.lifecycle import Word as Word
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from batchq.refs import JobRef as JobRef
     from batchq.refs import ResultGone as ResultGone
     from batchq.tally import BatchStats as BatchStats
+    from batchq.worker.grouped import BatchJob as BatchJob
 
 __version__ = "0.1.0"
 
@@ -69,7 +69,7 @@ _HOMES = {
         "StoreVersion",
         "UnknownHandler",
     ),
-    "batchq.grouped": ("BatchJob",),
+    "batchq.worker.grouped": ("BatchJob",),
     "batchq.flow": ("Breaker", "Limit"),
     "batchq.job": ("Job",),
     "batchq.lifecycle": ("State", "Word"),

@@ -57,7 +57,7 @@ from batchq.tally import BatchStats
 
 if TYPE_CHECKING:
     from batchq.bridge import Bridge
-    from batchq.fallback import Fallback
+    from batchq.fallback.producer import Fallback
     from batchq.testing import Harness
 
 T = TypeVar("T")

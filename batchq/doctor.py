@@ -118,7 +118,7 @@ def _rights(settings: Settings) -> Finding:
     """Makes every move once, under a prefix that nobody uses, and takes its traces away."""
     from dataclasses import replace
 
-    from batchq.redis_store import RedisStore
+    from batchq.redis.store import RedisStore
 
     trial = replace(settings, prefix=f"{settings.prefix}:doctor-{random_name(8)}", mark_ttl_ms=60_000, remember_ms=0)
     store = open_store(settings.store_url, trial)
@@ -189,7 +189,7 @@ def _leases(store: Store) -> Iterator[Finding]:
 
 
 def _spool(settings: Settings, kind: str, masters: list[dict[str, Any]]) -> Iterator[Finding]:
-    from batchq.fallback import fault_of
+    from batchq.fallback.producer import fault_of
     from batchq.spool import fs
 
     is_store = kind == "spool"

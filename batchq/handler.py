@@ -24,7 +24,7 @@ from batchq.tally import callback
 
 if TYPE_CHECKING:
     from batchq.app import App
-    from batchq.grouped import BatchJob
+    from batchq.worker.grouped import BatchJob
 
 P = ParamSpec("P")
 R = TypeVar("R")

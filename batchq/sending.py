@@ -16,7 +16,7 @@ from batchq.store import Store
 
 if TYPE_CHECKING:
     from batchq.batch import Batch
-    from batchq.fallback import Fallback
+    from batchq.fallback.producer import Fallback
 
 #: Waits between two tries, in seconds: they grow from the first to the last.
 FIRST_WAIT_S, LAST_WAIT_S = 0.01, 0.5

@@ -10,8 +10,8 @@ from batchq.errors import ConfigError
 from batchq.store import Limits, Store
 
 if TYPE_CHECKING:
-    from batchq.fallback import Fallback
-    from batchq.offline import Offline, Shelf
+    from batchq.fallback.offline import Offline, Shelf
+    from batchq.fallback.producer import Fallback
     from batchq.registry import Registry
 
 #: What a url may look like, for messages.
@@ -35,7 +35,7 @@ def open_store(url: str, settings: Settings, *, make: bool = True) -> Store:
     """
     limits = limits_of(settings)
     if url.startswith(REDIS):
-        from batchq.redis_store import RedisStore
+        from batchq.redis.store import RedisStore
 
         return RedisStore(
             url,
@@ -70,8 +70,8 @@ def open_fallback(store: Store, settings: Settings) -> Fallback | None:
     """Where an app's jobs go while that store is away; None where it never is, or none is wanted."""
     if not settings.fallback or store.traits.kind != "redis":
         return None
-    from batchq.fallback import Fallback
-    from batchq.redis_store import RedisStore
+    from batchq.fallback.producer import Fallback
+    from batchq.redis.store import RedisStore
 
     assert isinstance(store, RedisStore)
     return Fallback(
@@ -86,8 +86,8 @@ def open_fallback(store: Store, settings: Settings) -> Fallback | None:
 def attach_inbox(store: Store, settings: Settings) -> None:
     """For a master: its sweeps forward what waits in this host's spool for that store."""
     if settings.fallback and store.traits.kind == "redis":
-        from batchq.forward import Forwarder, Inbox
-        from batchq.redis_store import RedisStore
+        from batchq.fallback.forward import Forwarder, Inbox
+        from batchq.redis.store import RedisStore
 
         assert isinstance(store, RedisStore)
         store.inbox = Inbox(
@@ -104,8 +104,8 @@ def make_offline(
         return None
     if not any(registry.get(name).offline for name in registry.names()):
         return None
-    from batchq.offline import Offline, Shelf
-    from batchq.redis_store import RedisStore
+    from batchq.fallback.offline import Offline, Shelf
+    from batchq.redis.store import RedisStore
 
     assert isinstance(store, RedisStore)
     return Offline(Shelf(spool_path(settings), store, registry, queues), store, serve)

@@ -121,7 +121,7 @@ class Harness:
 
     def _run_next(self) -> list[Ran]:
         """One call of a handler: one attempt, or one for each job of a batch handler."""
-        from batchq.admission import admit
+        from batchq.worker.admission import admit
 
         worker = f"testing-{self._depth}"
         for queue in self.store.queues():
@@ -155,8 +155,8 @@ class Harness:
 
     def _call(self, queue: str, worker: str, claim: Claim, tail: deque[Claim]) -> list[Outcome]:
         """What can't run with it is left in the tail."""
-        from batchq.grouped import gather, run_group
-        from batchq.runner import Prepared
+        from batchq.worker.grouped import gather, run_group
+        from batchq.worker.runner import Prepared
 
         ready = self._runner.prepare(claim)
         if not isinstance(ready, Prepared) or not ready.spec.batch:
@@ -174,7 +174,7 @@ class Harness:
     def _start(self) -> None:
         if self._started:
             return
-        from batchq.runner import Runner
+        from batchq.worker.runner import Runner
 
         self._runner = Runner(self.app.registry, self.app.settings, clock=self.clock)
         self._started = True

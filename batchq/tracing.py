@@ -15,7 +15,7 @@ from batchq import log
 from batchq.errors import JobCancelled, Retry, Snooze
 
 if TYPE_CHECKING:
-    from batchq.runner import Prepared
+    from batchq.worker.runner import Prepared
 
 #: Loaded by whoever traces.
 _API = "opentelemetry.trace"

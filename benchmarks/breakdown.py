@@ -16,9 +16,9 @@ import rig
 import work
 
 from batchq.job import Claim, Completed, NewJob, new_id, pack_row
-from batchq.pace import MOST, Runtimes
-from batchq.runner import Prepared, Runner
-from batchq.scoreboard import Scoreboard
+from batchq.system.scoreboard import Scoreboard
+from batchq.worker.pace import MOST, Runtimes
+from batchq.worker.runner import Prepared, Runner
 
 
 def least_us(act: Callable[[], object], runs: int) -> float:

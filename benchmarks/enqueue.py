@@ -19,7 +19,7 @@ import rig
 import work
 
 from batchq.job import new_id
-from batchq.scripts import Keys, call, shipped
+from batchq.redis.scripts import Keys, call, shipped
 
 STEP = {"redis": 480, "spool": 1000}
 

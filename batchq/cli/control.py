@@ -14,7 +14,7 @@ from batchq.cli.endings import Failed, complain, say
 from batchq.cli.params import F, span_ms
 
 if TYPE_CHECKING:
-    from batchq.pidfile import PidFile
+    from batchq.system.pidfile import PidFile
 
 #: Between two looks.
 LOOK_S = 0.05
@@ -37,7 +37,7 @@ def takes_wait(default: str) -> Callable[[F], F]:
 def find(pid_file: str | None) -> PidFile | None:
     """The pid file that the flag, the environment or the file names; None where none does. Raises ConfigError."""
     from batchq import config
-    from batchq.pidfile import PidFile
+    from batchq.system.pidfile import PidFile
 
     named = config.load({"pid_file": pid_file}).pid_file
     return PidFile(named) if named is not None else None
@@ -53,7 +53,7 @@ def needed(pid_file: str | None) -> PidFile:
 
 def local_status(pid_file: str | None) -> dict[str, Any] | None:
     """What this host's master says by its control socket; None where there is none."""
-    from batchq.control import NoControl, ask
+    from batchq.master.control import NoControl, ask
 
     found = find(pid_file)
     if found is None:
@@ -66,7 +66,7 @@ def local_status(pid_file: str | None) -> dict[str, Any] | None:
 
 def _tell(pid_file: str | None, request: dict[str, Any], number: int) -> tuple[PidFile, dict[str, Any]]:
     """Tells the master by its socket, or by a signal where that does not answer. Answers what it said, if anything."""
-    from batchq.control import NoControl, ask
+    from batchq.master.control import NoControl, ask
 
     found = needed(pid_file)
     try:
@@ -119,7 +119,7 @@ def reload(wait_ms: int, pid_file: str | None) -> None:
     \b
     batchq reload --pid-file /run/batchq/master.pid
     """
-    from batchq.control import ask
+    from batchq.master.control import ask
 
     before = local_status(pid_file) or {}
     found, said = _tell(pid_file, {"do": "reload"}, signal.SIGHUP)
@@ -153,7 +153,7 @@ def ping(pid_file: str | None) -> None:
     \b
     batchq ping --pid-file /run/batchq/master.pid
     """
-    from batchq.control import ask
+    from batchq.master.control import ask
 
     found = needed(pid_file)
     said = ask(found.socket, {"do": "ping"})

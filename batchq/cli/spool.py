@@ -15,7 +15,7 @@ from batchq.cli.params import configured, reach, reaches_store, takes_json, take
 
 if TYPE_CHECKING:
     from batchq.app import App
-    from batchq.forward import Forwarder
+    from batchq.fallback.forward import Forwarder
     from batchq.store import Ingested
 
 #: How long `forward` waits for another forwarder, or for room in the server.
@@ -105,8 +105,8 @@ def forward(
 def _forwarder(app: App, path: str | None, everything: bool) -> Forwarder:
     """Raises ConfigError for a store to which nothing can be forwarded."""
     from batchq.errors import ConfigError
-    from batchq.forward import Forwarder
-    from batchq.redis_store import RedisStore
+    from batchq.fallback.forward import Forwarder
+    from batchq.redis.store import RedisStore
     from batchq.stores import limits_of, spool_path
 
     store = app.store
@@ -120,9 +120,9 @@ def _forwarder(app: App, path: str | None, everything: bool) -> Forwarder:
 
 def _empty(app: App, path: str) -> int:
     """Moves what stands in the ledger; answers how many jobs."""
-    from batchq.emptying import empty, left
     from batchq.errors import SpoolError
-    from batchq.redis_store import RedisStore
+    from batchq.fallback.emptying import empty, left
+    from batchq.redis.store import RedisStore
     from batchq.spool import SpoolStore, fs
     from batchq.spool.layout import Layout
     from batchq.stores import limits_of

@@ -132,9 +132,9 @@ def start(
     TSTP, CONT  claim nothing more; go on
     USR1        the workers and their stacks to the log
     """
-    from batchq import streams
-    from batchq.handover import Heritage, origin
-    from batchq.signals import Signals
+    from batchq.master.handover import Heritage, origin
+    from batchq.master.signals import Signals
+    from batchq.system import streams
 
     streams.secure()
     began = origin()
@@ -144,7 +144,7 @@ def start(
     try:
         loaded, settings, check = _prepare(app, queues, flags)
         if autoreload:
-            from batchq.autoreload import check_installed
+            from batchq.master.autoreload import check_installed
 
             check_installed()
     except BaseException as error:
@@ -154,7 +154,7 @@ def start(
     if check:
         return 0
 
-    from batchq.master import Master
+    from batchq.master.master import Master
 
     return Master(
         loaded, settings, began, burst=burst, heritage=heritage, signals=signals, watches_files=autoreload
@@ -164,8 +164,8 @@ def start(
 def _prepare(app: str | None, queues: tuple[str, ...], flags: dict[str, Any]) -> tuple[App, Settings, bool]:
     """The app and the settings; True where this process is to check just that, for a reload."""
     from batchq import log
-    from batchq.concurrent import check_concurrency
-    from batchq.handover import asked_to_check, check_identity
+    from batchq.master.handover import asked_to_check, check_identity
+    from batchq.worker.concurrent import check_concurrency
 
     wanted = asked_to_check()
     flags |= {"app": app, "queues": [part for given in queues for part in given.split(",")] or None}

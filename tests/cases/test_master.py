@@ -20,7 +20,7 @@ import pytest
 
 from batchq.config import Settings
 from batchq.lifecycle import State
-from batchq.recycle import Recycling
+from batchq.worker.recycle import Recycling
 from tests.cases.helpers import call, gaps_s, stays
 from tests.process.rig import Rig, is_running, until
 

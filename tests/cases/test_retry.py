@@ -10,9 +10,9 @@ import tenacity
 
 from batchq.backoff import exponential, full_jitter
 from batchq.config import load
-from batchq.connect import PAUSES
 from batchq.errors import ConfigError
 from batchq.lifecycle import State
+from batchq.redis.connect import PAUSES
 from tests.cases.helpers import all_jobs, app_on, call, gaps_s, stays
 from tests.process.rig import Rig
 

@@ -10,7 +10,7 @@ import pytest
 
 from batchq.clock import ManualClock
 from batchq.memory_store import MemoryStore
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from batchq.spool import SpoolStore
 from batchq.store import Limits, Store
 from tests.contract.helpers import check_law

@@ -14,7 +14,7 @@ import pytest
 
 from batchq.lifecycle import VERBS
 from batchq.memory_store import MemoryStore
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from batchq.spool import SpoolStore
 from batchq.store import Store
 from tests.contract.conftest import STORES

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from tests.faults.drive import check, drive
 from tests.faults.proxy import Proxy
 from tests.servers import Server

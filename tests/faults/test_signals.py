@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from batchq.connect import Links
-from batchq.dial import Dialer
 from batchq.job import NewJob, pack_row
 from batchq.lifecycle import State, unaccounted
-from batchq.redis_store import RedisStore
+from batchq.redis.connect import Links
+from batchq.redis.dial import Dialer
+from batchq.redis.store import RedisStore
 from tests.servers import Server
 
 Q = "mail"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from tests.contract.helpers import check_law
 from tests.process.rig import Rig, opened
 from tests.servers import Server, flavours

@@ -11,11 +11,11 @@ from batchq import backoff
 from batchq.clock import ManualClock
 from batchq.job import Claim, Completed, Mark, NewJob, pack_row
 from batchq.lifecycle import Word, unaccounted
-from batchq.redis_store import RedisStore
-from batchq.runner import Terms
+from batchq.master.sweeps import LeaseWatch, reap_lost
+from batchq.redis.store import RedisStore
 from batchq.spool import SpoolStore
 from batchq.store import Store
-from batchq.sweeps import LeaseWatch, reap_lost
+from batchq.worker.runner import Terms
 from tests.servers import Servers, flavours
 
 Q = "mail"

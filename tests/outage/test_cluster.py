@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from batchq import App, ConfigError
-from batchq.dial import dialer_for
 from batchq.errors import StoreError
-from batchq.redis_store import RedisStore
+from batchq.redis.dial import dialer_for
+from batchq.redis.store import RedisStore
 from batchq.spool import inbox
 from tests.faults.drive import check, drive
 from tests.outage.conftest import APP

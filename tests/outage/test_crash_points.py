@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from batchq.forward import Forwarder
+from batchq.fallback.forward import Forwarder
 from batchq.job import Completed, NewJob
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from batchq.spool import SpoolStore, inbox
 from batchq.spool.check import Level, check, is_well
 from batchq.spool.inbox import address_of
@@ -35,8 +35,8 @@ SpoolStore(sys.argv[3]).sweep_inbox()
 """
 FORWARD = """
 import sys
-from batchq.forward import Forwarder
-from batchq.redis_store import RedisStore
+from batchq.fallback.forward import Forwarder
+from batchq.redis.store import RedisStore
 from batchq.store import Limits
 Forwarder(RedisStore(sys.argv[1], prefix=sys.argv[2]), sys.argv[3], Limits()).sweep()
 """

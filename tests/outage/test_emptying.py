@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from batchq.clock import ManualClock
-from batchq.emptying import empty, left
 from batchq.errors import SpoolError
+from batchq.fallback.emptying import empty, left
 from batchq.job import (
     Buried,
     Claim,
@@ -23,7 +23,7 @@ from batchq.job import (
     random_name,
 )
 from batchq.lifecycle import State, Word, unaccounted
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from batchq.spool import SpoolStore, drop
 from tests.servers import Server
 from tests.unit.spool.helpers import a_job, end_at
@@ -33,8 +33,8 @@ HOUR_MS = 3_600_000
 
 EMPTY = """
 import sys
-from batchq.emptying import empty
-from batchq.redis_store import RedisStore
+from batchq.fallback.emptying import empty
+from batchq.redis.store import RedisStore
 from batchq.spool import SpoolStore
 for _ in empty(SpoolStore(sys.argv[3]), RedisStore(sys.argv[1], prefix=sys.argv[2])):
     pass

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from batchq import App, QueueFull, StoreFull, StoreUnavailable
-from batchq.connect import PROBE_WAIT_S
-from batchq.forward import Forwarder
+from batchq.fallback.forward import Forwarder
 from batchq.job import Completed
 from batchq.lifecycle import Word
-from batchq.redis_store import RedisStore
+from batchq.redis.connect import PROBE_WAIT_S
+from batchq.redis.store import RedisStore
 from batchq.spool import inbox
 from batchq.store import Limits
 from tests.faults.proxy import Proxy

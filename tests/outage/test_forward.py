@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from batchq.clock import ManualClock
-from batchq.forward import Forwarder
+from batchq.fallback.forward import Forwarder
 from batchq.job import Completed, Mark, NewJob, new_id, pack_row, random_name
 from batchq.lifecycle import State
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from batchq.spool import SpoolStore, drop, inbox
 from batchq.spool.inbox import address_of
 from batchq.store import Ingested, Limits
@@ -25,8 +25,8 @@ DAY_MS = 24 * HOUR_MS
 
 FORWARD = """
 import sys
-from batchq.forward import Forwarder
-from batchq.redis_store import RedisStore
+from batchq.fallback.forward import Forwarder
+from batchq.redis.store import RedisStore
 from batchq.store import Limits
 Forwarder(RedisStore(sys.argv[1], prefix=sys.argv[2]), sys.argv[3], Limits()).sweep()
 """

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from redis.crc import key_slot
 
-from batchq.dial import Dialer
-from batchq.emptying import empty
+from batchq.fallback.emptying import empty
 from batchq.job import NewJob, pack_row
-from batchq.redis_store import RedisStore
-from batchq.scripts import _GATED, load
+from batchq.redis.dial import Dialer
+from batchq.redis.scripts import _GATED, load
+from batchq.redis.store import RedisStore
 from batchq.spool import SpoolStore
 from tests.faults.drive import Q, drive
 from tests.servers import Server

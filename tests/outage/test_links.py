@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from batchq.connect import BRISK_S
 from batchq.job import NewJob, new_id, pack_row
-from batchq.scripts import load
-from batchq.waiting import OVERDUE_S, WAIT_S
+from batchq.redis.connect import BRISK_S
+from batchq.redis.scripts import load
+from batchq.redis.waiting import OVERDUE_S, WAIT_S
 from tests.faults.proxy import Proxy
 from tests.process.rig import Rig
 from tests.servers import Server

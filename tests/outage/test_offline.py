@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from batchq import App, ConfigError
+from batchq.fallback.offline import Shelf
 from batchq.job import Mark, NewJob, new_id, pack_row
-from batchq.offline import Shelf
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from batchq.spool import drop, inbox
 from batchq.spool.inbox import address_of
 from tests.outage.conftest import DURABLE

@@ -13,7 +13,7 @@ import redis
 from batchq.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreVersion
 from batchq.job import NewJob, new_id, pack_row
 from batchq.lifecycle import COUNTED, Word
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from tests.faults.drive import check, drive
 from tests.faults.proxy import Proxy
 from tests.process.rig import Rig

@@ -12,7 +12,7 @@ import redis
 
 from batchq.errors import StoreUnavailable
 from batchq.job import NewJob, new_id, pack_row
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from tests.outage.conftest import DURABLE
 from tests.process.rig import Rig
 from tests.servers import Server

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from batchq import ConfigError, StoreUnavailable
-from batchq.dial import dialer_for
 from batchq.job import NewJob, new_id, pack_row
-from batchq.redis_store import RedisStore
+from batchq.redis.dial import dialer_for
+from batchq.redis.store import RedisStore
 from tests.outage.conftest import APP
 from tests.process.rig import Rig, opened
 from tests.servers import free_port

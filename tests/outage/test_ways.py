@@ -17,7 +17,7 @@ import pytest
 from batchq import StoreUnavailable
 from batchq.config import load
 from batchq.job import NewJob, new_id, pack_row
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from batchq.stores import open_store
 from tests.faults.drive import check, drive
 from tests.outage.conftest import APP

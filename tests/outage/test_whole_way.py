@@ -14,7 +14,7 @@ from pathlib import Path
 
 from batchq import App
 from batchq.job import Mark, NewJob, new_id, pack_row, random_name
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from batchq.spool import drop, inbox
 from batchq.spool.inbox import address_of
 from tests.outage.conftest import DURABLE

@@ -26,7 +26,7 @@ NEEDED = (
 USE = """
 import batchq, batchq.spool, sys
 from batchq.lifecycle import VERBS
-from batchq.scripts import shipped
+from batchq.redis.scripts import shipped
 from pathlib import Path
 assert Path(batchq.__file__).is_relative_to(sys.prefix), batchq.__file__
 for verb in VERBS:
@@ -88,7 +88,7 @@ def test_wheel_works_from_outside_the_checkout(artifacts: Path, tmp_path: Path) 
 
 def test_the_checkout_is_what_an_editable_install_imports(tmp_path: Path) -> None:
     """The links resolve: `batchq.spool` and the scripts come from the folders at the top."""
-    code = "import batchq.spool, batchq.scripts, pathlib; print(pathlib.Path(batchq.spool.__file__).resolve())"
+    code = "import batchq.spool, batchq.redis.scripts, pathlib; print(pathlib.Path(batchq.spool.__file__).resolve())"
     where = Path(run(sys.executable, "-c", code, cwd=tmp_path).strip())
     assert where.is_relative_to(ROOT / "spool") or "site-packages" in where.parts
     for link in ("lua", "spool"):

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from batchq.control import ask
 from batchq.errors import BatchqError
-from batchq.loop_server import MOST_CLIENTS
-from batchq.pidfile import PidFile
+from batchq.master.control import ask
+from batchq.master.loop_server import MOST_CLIENTS
+from batchq.system.pidfile import PidFile
 from tests.process.rig import Pool, Rig, opened
 from tests.servers import Server, flavours
 

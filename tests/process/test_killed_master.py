@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from batchq.desk import boot_id
-from batchq.leavings import clear_away
-from batchq.parent import birth_of
-from batchq.scoreboard import Owner, Scoreboard
+from batchq.master.leavings import clear_away
+from batchq.system.parent import birth_of
+from batchq.system.scoreboard import Owner, Scoreboard
+from batchq.worker.desk import boot_id
 from tests.process.rig import Rig, is_running, opened
 from tests.servers import Server, flavours
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from batchq.control import ask
+from batchq.master.control import ask
 from tests.faults.proxy import Proxy
 from tests.process.conftest import STORES, url_of
 from tests.process.rig import opened

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batchq.lifecycle import State
-from batchq.memory import RAISE
+from batchq.system.memory import RAISE
 from tests.process.rig import Rig
 
 APP = """

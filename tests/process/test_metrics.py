@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from batchq.meters import BOUNDS_S
+from batchq.system.meters import BOUNDS_S
 
 from .rig import Pool, Rig
 

@@ -9,7 +9,7 @@ import redis
 
 from batchq.job import Completed, NewJob, Retried, new_id, pack_error, pack_row
 from batchq.lifecycle import State
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 from batchq.tally import NewBatch
 from tests.process.rig import Rig
 from tests.servers import Server

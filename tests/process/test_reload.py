@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import batchq
-from batchq import scoreboard
 from batchq.lifecycle import State
-from batchq.parent import birth_of
-from batchq.scoreboard import Scoreboard
+from batchq.system import scoreboard
+from batchq.system.parent import birth_of
+from batchq.system.scoreboard import Scoreboard
 from tests.process.rig import Pool, Rig, opened
 from tests.servers import Server, flavours
 

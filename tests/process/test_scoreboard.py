@@ -8,7 +8,7 @@ import struct
 import time
 
 from batchq.job import Claim
-from batchq.scoreboard import Scoreboard
+from batchq.system.scoreboard import Scoreboard
 
 
 def claim(number: int) -> Claim:

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from batchq.control import ask
 from batchq.lifecycle import State
+from batchq.master.control import ask
 from tests.process.rig import Rig
 
 APP = """

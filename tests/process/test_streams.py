@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from batchq.control import ask
-from batchq.newborn import SPARE_FDS
+from batchq.master.control import ask
+from batchq.master.newborn import SPARE_FDS
 from tests.process.rig import Pool, Rig
 
 APP = """
@@ -151,7 +151,7 @@ def test_log_goes_on_when_its_disk_has_room_again(redis_rig: Rig, small_disk: Pa
 
 FORKS = """
 import os, sys, threading, time
-from batchq import streams
+from batchq.system import streams
 
 streams.secure()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from batchq.scoreboard import IDLE, Scoreboard
+from batchq.system.scoreboard import IDLE, Scoreboard
 from tests.process.rig import Rig
 
 APP = """
@@ -17,14 +17,14 @@ def short():
 
 #: A worker that has lost its way to the jobs, and does not notice.
 DEAF = """
-from batchq.worker import Worker
+from batchq.worker.worker import Worker
 
 _exchange = Worker._exchange
 Worker._exchange = lambda self, queue, want: () if deaf() else _exchange(self, queue, want)
 """
 
 MENDED_BY_A_NEW_CONNECTION = """
-from batchq.redis_store import RedisStore
+from batchq.redis.store import RedisStore
 
 _close, _closed = RedisStore.close, []
 RedisStore.close = lambda self: (_closed.append(os.getpid()), _close(self))

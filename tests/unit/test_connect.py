@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from batchq import connect
-from batchq.connect import Links
-from batchq.dial import Dialer
 from batchq.errors import (
     ConfigError,
     InternalError,
@@ -24,10 +21,13 @@ from batchq.errors import (
 )
 from batchq.job import Claim, Completed, NewJob, Retried, pack_error, pack_row
 from batchq.lifecycle import State, Word
-from batchq.link import Link, Reply
-from batchq.outage import Outage
-from batchq.redis_store import RedisStore
-from batchq.replies import Unreached, raise_for
+from batchq.redis import connect
+from batchq.redis.connect import Links
+from batchq.redis.dial import Dialer
+from batchq.redis.link import Link, Reply
+from batchq.redis.outage import Outage
+from batchq.redis.replies import Unreached, raise_for
+from batchq.redis.store import RedisStore
 from tests.faults.proxy import Proxy
 from tests.servers import Server, free_port
 

@@ -11,8 +11,8 @@ import pytest
 
 from batchq.cli.group import COMMANDS
 from batchq.config import Settings, rules
-from batchq.master import CANT_START, GAVE_UP, NO_STORE
-from batchq.stopping import LAST_GRACE_S
+from batchq.master.master import CANT_START, GAVE_UP, NO_STORE
+from batchq.master.stopping import LAST_GRACE_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "batchq.service"
@@ -103,7 +103,7 @@ def test_containers_are_given_time_and_the_right_signal() -> None:
 
 def test_the_signals_in_the_docs_are_those_that_the_master_handles() -> None:
     """Each has its row, and each row its signal."""
-    from batchq.signals import HANDLED
+    from batchq.master.signals import HANDLED
 
     rows = re.findall(r"^\| ([A-Z0-9, ]+?) \|", (DEPLOY.parent / "docs" / "deploy.md").read_text(), re.MULTILINE)
     told = {name for row in rows for name in row.split(", ")}

@@ -8,8 +8,8 @@ from typing import NoReturn
 import pytest
 
 from batchq import __version__
-from batchq.dial import Dialer
 from batchq.errors import ConfigError
+from batchq.redis.dial import Dialer
 
 
 @pytest.mark.parametrize(

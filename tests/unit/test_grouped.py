@@ -11,12 +11,12 @@ import orjson
 import pytest
 
 from batchq import App, BatchJob, ConfigError, Dead, Retry, Snooze, State
-from batchq.concurrent import check_concurrency
 from batchq.config import Settings
-from batchq.grouped import gather
 from batchq.job import Claim, pack_row
-from batchq.runner import Prepared, Runner
 from batchq.testing import Harness, Ran
+from batchq.worker.concurrent import check_concurrency
+from batchq.worker.grouped import gather
+from batchq.worker.runner import Prepared, Runner
 
 calls: list[list[int]] = []
 

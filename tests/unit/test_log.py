@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from batchq import context, log
 from batchq.job import Claim
 from batchq.registry import HandlerSpec
-from batchq.runner import Prepared
+from batchq.worker.runner import Prepared
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchq.memory import HIGHEST, RAISE, KillCount, be_first_to_go, hint
+from batchq.system.memory import HIGHEST, RAISE, KillCount, be_first_to_go, hint
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchq.signals import Signals, blocked
+from batchq.master.signals import Signals, blocked
 
 
 @pytest.fixture

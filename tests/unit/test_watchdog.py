@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchq.watchdog import Step, Watchdog
+from batchq.master.watchdog import Step, Watchdog
 
 
 def drive(dog: Watchdog, start: float, seconds: float, claimed: int = 0, *, idle: bool = True, ready: bool = True):

@@ -1,0 +1,90 @@
+"""What a master says of itself and of its workers: to the store and the control socket, and to the log."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from batchq import __version__, log
+from batchq.admin import spool_stats
+from batchq.app import App
+from batchq.clock import monotonic_ns
+from batchq.config import Settings, masked
+from batchq.master.children import Child, named
+from batchq.system import scoreboard
+from batchq.system.scoreboard import Run
+from batchq.worker.recycle import cpu_ms, rss_bytes
+
+
+def log_started(verb: str, app: App, settings: Settings, *, queues: Sequence[str], processes: int, server: str) -> None:
+    """What it serves, with what; and which handlers may run for ever."""
+    registry = app.registry
+    log.event(
+        "info",
+        verb,
+        version=__version__,
+        pid=os.getpid(),
+        app=app.name,
+        store=masked(settings.store_url),
+        server=server or None,
+        processes=processes,
+        queues=",".join(queues),
+        handlers=len(registry),
+        **settings.limits(),
+    )
+    unlimited = [name for name in registry.names() if not registry.get(name).timeout_ms]
+    if unlimited and settings.timeout_ms is None:
+        log.event("info", "no_time_limit", handlers=",".join(unlimited))
+
+
+def waiting_in_spool(settings: Settings) -> tuple[int, int, int] | None:
+    """Files, jobs and bad files in the inbox of this host's spool; None where there is none."""
+    found = spool_stats(settings.own_spool)
+    return None if "error" in found else (found["files"], found["jobs"], found["bad"])
+
+
+def workers_of(children: Iterable[Child]) -> list[dict[str, Any]]:
+    """As `batchq workers --json` shows them."""
+    return [_worker(child) for child in children]
+
+
+def _worker(child: Child) -> dict[str, Any]:
+    runs = sorted(child.runs(), key=lambda run: run.started_ns)
+    oldest = runs[0] if runs else None
+    return {
+        "id": child.slot.worker,
+        "host": platform.node(),
+        "pid": child.pid,
+        "state": scoreboard.STATES[child.slot.state],
+        # Of several at once that which has run for longest.
+        "job": oldest.id if oldest else None,
+        "handler": oldest.handler if oldest else None,
+        "queue": oldest.queue if oldest else None,
+        "running_ms": _running_ms(oldest) if oldest else 0,
+        "running": len(runs),
+        "rss": rss_bytes(child.pid),
+        "cpu_ms": cpu_ms(child.pid),
+    }
+
+
+def log_workers(children: Iterable[Child]) -> None:
+    """A line a worker."""
+    for child in children:
+        runs = child.runs()
+        log.event(
+            "info",
+            "worker",
+            pid=child.pid,
+            worker=child.slot.worker,
+            state=scoreboard.STATES[child.slot.state],
+            retiring=child.retiring or None,
+            claimed=child.slot.claimed,
+            running_ms=max(map(_running_ms, runs)) if runs else None,
+            **named(runs),
+        )
+
+
+def _running_ms(run: Run) -> int:
+    return (monotonic_ns() - run.started_ns) // 1_000_000

@@ -1,0 +1,128 @@
+"""Waiting for hints of a Redis server: blocking pops on connections of their own, waited for in a selector."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Sequence
+
+import redis
+
+from batchq.clock import monotonic
+from batchq.errors import StoreUnavailable
+from batchq.redis.connect import Links
+from batchq.redis.link import FOR_EVER
+from batchq.redis.replies import Unreached
+
+#: The seconds that one blocking wait lasts at the server; a worker looks by itself after it.
+WAIT_S = 5
+#: The same while an answer was lost not long ago: idle workers look each second for claims that they do not know of.
+UNSURE_WAIT_S = 1
+#: A wait that has not ended so long after its time never will: the other side of the connection is gone.
+OVERDUE_S = 1.0
+
+
+class RedisWaiter:
+    """A blocking pop on a connection of its own, waited for in a selector instead of in the call."""
+
+    def __init__(self, links: Links, keys: Sequence[str]) -> None:
+        self._links = links
+        self._link = links.new()
+        self._keys = keys
+        self._armed = False
+        #: When the server must have answered.
+        self._due = 0.0
+
+    def arm(self) -> None:
+        now = monotonic()
+        if self._armed and now < self._due:
+            return
+        wait_s = UNSURE_WAIT_S if self._links.is_unsure else WAIT_S
+        link = self._link
+        if self._armed:
+            # The other side is gone without a word. The old socket is closed last: the new one has another number,
+            # so that a selector that knows the old one notices.
+            link = self._links.new()
+        try:
+            link.until = now + self._links.call_s
+            link.send(("BLPOP", *self._keys, wait_s))
+        except Unreached as error:
+            self.close()
+            raise StoreUnavailable(str(error)) from error
+        finally:
+            link.until = FOR_EVER
+        if link is not self._link:
+            self._link.close()
+            self._link = link
+        self._armed, self._due = True, now + wait_s + OVERDUE_S
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    def take(self) -> bool:
+        if not self._armed:
+            return False
+        self._armed = False
+        try:
+            return self._link.receive() is not None
+        except (Unreached, redis.ResponseError):
+            # The next call of the store finds out what is wrong, and says so.
+            self._link.close()
+            return False
+
+    def close(self) -> None:
+        self._armed = False
+        self._link.close()
+
+
+class EachWaiter:
+    """A waiter a key, as one: in a cluster no blocking pop spans the slots of several queues.
+
+    `takes_one`: a hint rouses its taker for one queue, so that the others are to go to somebody else.
+    """
+
+    def __init__(self, links: Links, keys: Sequence[str], *, takes_one: bool) -> None:
+        self._waiters = [RedisWaiter(links, [key]) for key in keys]
+        self._takes_one = takes_one
+        # Its own descriptor is readable when one of those in it is.
+        self._selector = selectors.DefaultSelector()
+        self._seen: dict[int, int] = {}
+
+    def arm(self) -> None:
+        for place, waiter in enumerate(self._waiters):
+            try:
+                waiter.arm()
+            except StoreUnavailable:
+                self._drop(place)
+                raise
+            fd = waiter.fileno()
+            if self._seen.get(place) != fd:
+                self._drop(place)
+                self._selector.register(fd, selectors.EVENT_READ, place)
+                self._seen[place] = fd
+
+    def fileno(self) -> int:
+        # Those of epoll and kqueue have one, and there is no cluster without sockets that one of the two watches.
+        return int(self._selector.fileno())
+
+    def take(self) -> bool:
+        heard = False
+        for key, _ in self._selector.select(0):
+            place = key.data
+            self._drop(place)
+            heard |= self._waiters[place].take()
+        if heard and self._takes_one:
+            for place in list(self._seen):
+                self._drop(place)
+                self._waiters[place].close()
+        return heard
+
+    def _drop(self, place: int) -> None:
+        fd = self._seen.pop(place, None)
+        if fd is not None:
+            self._selector.unregister(fd)
+
+    def close(self) -> None:
+        # Nothing is taken out of the selector: after a fork it is the parent's too.
+        for waiter in self._waiters:
+            waiter.close()
+        self._selector.close()

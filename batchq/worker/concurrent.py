@@ -1,0 +1,426 @@
+"""A worker that runs many jobs at once: coroutines in one event loop, plain functions on threads.
+
+    settle what has ended + claim as many as there are free places     one round trip, in a thread of its own
+    begin each at once
+
+The protocol is that of `worker`: the same claims, tokens, outcomes and orders. What differs: an order cancels a task;
+on a thread nothing can be raised, so only the end of the whole worker ends it. Calls of the store never block the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from types import FrameType
+from typing import TypeVar
+
+from batchq import log
+from batchq.app import App
+from batchq.clock import monotonic_ns
+from batchq.config import Settings
+from batchq.errors import ConfigError, StoreError, StoreUnavailable
+from batchq.job import Claim, Outcome, Released
+from batchq.master.signals import drain
+from batchq.registry import Registry, place
+from batchq.store import Store, Waiter
+from batchq.system import scoreboard
+from batchq.system.scoreboard import Entry, Slot
+from batchq.worker.base import DONE, REST_S, UNSETTLED, WorkerBase, error_of
+from batchq.worker.blocking import LoopWatch
+from batchq.worker.desk import STRAY_S, Got
+from batchq.worker.runner import Interrupted, Prepared
+
+T = TypeVar("T")
+
+#: While the store is away during a stop, what has ended is offered again so often.
+OFFER_S = 0.1
+
+
+def check_concurrency(registry: Registry, settings: Settings) -> None:
+    """Raises ConfigError for a plain function that nobody has said may run beside others, and for a batch handler."""
+    if settings.concurrency == 1:
+        return
+    served = [name for name, _ in settings.queues] or registry.queues()
+    for spec in map(registry.get, registry.names()):
+        if spec.queue in served and spec.batch:
+            raise ConfigError(
+                f"concurrency: {settings.concurrency} jobs at once, and handler {spec.name!r} ({place(spec.function)}) "
+                f"takes many jobs a call; serve its queue {spec.queue!r} by a pool of its own (-q), without concurrency"
+            )
+        if spec.queue in served and not settings.threads and not spec.is_async and not spec.threads:
+            raise ConfigError(
+                f"concurrency: {settings.concurrency} jobs at once, and handler {spec.name!r} ({place(spec.function)}) "
+                "is a plain function, which may not bear that; mark it @app.job(threads=True), start with --threads, "
+                f"make it async def, or serve its queue {spec.queue!r} by a pool of its own (-q)"
+            )
+
+
+class _Run:
+    """One job under way."""
+
+    __slots__ = ("entry", "is_lost", "number", "ordered", "place", "ready", "started_ns", "task")
+
+    def __init__(self, ready: Prepared, entry: Entry, place: int) -> None:
+        self.ready = ready
+        self.entry = entry
+        #: Its place among the entries.
+        self.place = place
+        self.started_ns = monotonic_ns()
+        #: Of the run on the scoreboard; 0: the handler has not been called yet.
+        self.number = 0
+        self.ordered = scoreboard.NOTHING
+        #: None: on a thread.
+        self.task: asyncio.Task[Outcome] | None = None
+        #: The store counts it as this worker's no more.
+        self.is_lost = False
+
+    def enter(self) -> None:
+        """As late as can be: what is killed behind this mark and before the handler's first line is charged for it."""
+        ready, on_thread = self.ready, self.task is None
+        self.number = self.entry.begin(
+            ready.claim, ready.spec.name, self.started_ns, ready.timeout_ms, on_thread=on_thread
+        )
+
+    def cut_off(self) -> BaseException | None:
+        """What the order for this run means to its handler."""
+        return error_of(self.ordered, self.ready.timeout_ms)
+
+
+class ConcurrentWorker(WorkerBase):
+    """Made in the child after the fork. `run` answers the exit code."""
+
+    def __init__(
+        self, app: App, store: Store, settings: Settings, slot: Slot, queues: Sequence[tuple[str, int]], wakeup_fd: int
+    ) -> None:
+        super().__init__(app, store, settings, slot, queues, wakeup_fd)
+        self._threads_for_all = settings.threads
+        #: It makes room for a new one: as a stop, but of its own accord.
+        self._leaving = False
+        self._entries = slot.widen(settings.concurrency)
+        #: The places nobody has.
+        self._free = list(range(settings.concurrency))
+        self._runs: dict[int, _Run] = {}
+        #: What has ended and is not settled, by queue.
+        self._finished: dict[str, list[Outcome]] = {}
+        #: The last look found as many as were wanted, or something has happened since: another look is worth it.
+        self._hungry = True
+        #: The only thread that calls the store.
+        self._clerk = ThreadPoolExecutor(1, "batchq-store")
+        self._pool = ThreadPoolExecutor(settings.concurrency, "batchq-job")
+        #: Held by a plain function that may not run beside another such.
+        self._alone = threading.Lock()
+        self._waiter: Waiter | None = None
+        self._waits_on = -1
+        #: A hint would be heard: nothing has been claimed since then.
+        self._listens = False
+        self._connected = slot.anew
+
+    # -- life
+
+    def run(self) -> int:
+        """The whole life of the worker."""
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        self._news = asyncio.Event()
+        life = self._loop.create_task(self._live())
+        while True:
+            try:
+                return self._loop.run_until_complete(life)
+            except (SystemExit, KeyboardInterrupt) as error:
+                # From a task that a handler has made: asyncio lets it out of the loop. It ends nobody else.
+                if life.done():
+                    raise
+                log.event("error", "task_exited", worker=self._desk.id, error=repr(error))
+
+    def obey(self, signum: int, frame: FrameType | None) -> None:
+        """Handles the signal of orders: nothing here. The loop reads them, woken by the same signal."""
+
+    async def _live(self) -> int:
+        self._loop.add_reader(self._wakeup_fd, self._on_signal)
+        await self._ask(self._desk.take_new_id)
+        if self._stop:
+            return DONE
+        watch = LoopWatch(self._loop)
+        await _call_hooks(self._app.worker_start_hooks)
+        watch.start()
+        try:
+            await self._drive()
+            return await self._settle_rest()
+        finally:
+            await _call_hooks(self._app.worker_stop_hooks)
+
+    async def _ask(self, call: Callable[..., T], *args: object) -> T:
+        """A call of the store, which may take its time."""
+        return await self._loop.run_in_executor(self._clerk, call, *args)
+
+    def _on_signal(self) -> None:
+        drain(self._wakeup_fd)
+        for run in self._runs.values():
+            number, order = run.entry.order()
+            if number and number == run.number and run.ordered == scoreboard.NOTHING:
+                run.entry.hear(number)
+                run.ordered = order
+                if run.task is not None:
+                    run.task.cancel()
+        self._news.set()
+
+    @property
+    def _claims_no_more(self) -> bool:
+        return self._stop or self._leaving
+
+    async def _drive(self) -> None:
+        """Until a stop, and the end of all that runs."""
+        while not (self._claims_no_more and not self._runs):
+            self._news.clear()
+            self._say(self._state)
+            await self._look_at_board()
+            try:
+                if await self._exchange():
+                    continue
+                await self._return_strays()
+            except StoreUnavailable:
+                # Only in a stop: the patience of a worker is endless. What ended meanwhile is offered again.
+                if not self._stop:
+                    raise
+            except StoreError as error:
+                self._desk.tell_failure(error)
+                self._hungry = True
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), REST_S)
+                continue
+            await self._rest()
+
+    @property
+    def _state(self) -> int:
+        if self._runs:
+            return scoreboard.BUSY
+        return scoreboard.QUIET if self._slot.pool_is_quiet else scoreboard.IDLE
+
+    async def _look_at_board(self) -> None:
+        """What the master wants of this worker beside orders."""
+        if self._slot.anew != self._connected:
+            self._connected = self._slot.anew
+            self._stand_down()
+            await self._ask(self._store.close)
+        if self._slot.pool_is_quiet or self._claims_no_more or not self._free:
+            # Hints are for others meanwhile.
+            self._stand_down()
+        if (errand := self._slot.errand()) is not None:
+            await self._ask(self._desk.call_dead_hooks, errand.queue, errand.id)
+            self._slot.did(errand)
+
+    async def _rest(self) -> None:
+        """Until something ends, a hint or a signal comes, or the store's own limit is over."""
+        wait_s = self._store.traits.idle_wait_s
+        if self._slot.pool_is_quiet:
+            wait_s = REST_S
+        elif self._finished:
+            wait_s = OFFER_S
+        elif self._free and not self._claims_no_more and not self._listens:
+            await self._listen()
+        if self._store.is_unsure:
+            wait_s = min(wait_s, STRAY_S)
+        try:
+            await asyncio.wait_for(self._news.wait(), wait_s)
+        except TimeoutError:
+            self._hungry, self._listens = True, False
+
+    async def _return_strays(self) -> None:
+        """On queues that nobody asks while every place is taken."""
+        if self._store.is_unsure:
+            asked = {run.ready.claim.queue for run in self._runs.values()} | self._finished.keys()
+            await self._ask(self._desk.return_strays, [name for name in self._names if name not in asked])
+
+    async def _listen(self) -> None:
+        if self._waiter is None:
+            self._waiter = self._store.wake_waiter(self._names)
+        waiter = self._waiter
+        # The loop must not take a hint while the other thread arms.
+        self._deafen()
+        try:
+            await self._ask(waiter.arm)
+        except StoreUnavailable:
+            # The next claim waits for the store, and says so.
+            self._hungry = True
+            self._news.set()
+            return
+        self._waits_on = waiter.fileno()
+        self._loop.add_reader(self._waits_on, self._heard)
+        self._listens = True
+
+    def _heard(self) -> None:
+        # Taking the hint may close the descriptor, and another may get its number.
+        self._deafen()
+        if self._waiter is not None:
+            self._waiter.take()
+        self._hungry = True
+        self._news.set()
+
+    def _deafen(self) -> None:
+        self._listens = False
+        if self._waits_on >= 0:
+            self._loop.remove_reader(self._waits_on)
+            self._waits_on = -1
+
+    def _stand_down(self) -> None:
+        self._deafen()
+        if self._waiter is not None:
+            self._waiter.close()
+            self._waiter = None
+
+    # -- settle and claim
+
+    async def _exchange(self) -> bool:
+        """Settles what has ended, and fills the free places. False where nothing was settled or found."""
+        # Before the look: a hint that comes while it is under way is for the next one.
+        looks, self._hungry = self._hungry, False
+        names = self._order.next()
+        moved = False
+        for queue in [name for name in self._finished if name != names[0]]:
+            await self._exchange_on(queue, 0)
+            moved = True
+        for queue in names:
+            may_claim = looks and not self._claims_no_more and not self._slot.pool_is_quiet
+            want = len(self._free) if may_claim else 0
+            if want or queue in self._finished:
+                moved = await self._exchange_on(queue, want) > 0 or moved
+        if looks and (not self._free or self._slot.pool_is_quiet):
+            # There may be more.
+            self._hungry = True
+        if moved and (why := self._recycling.due(self._desk.claimed)) is not None and not self._claims_no_more:
+            log.event("info", "recycled", worker=self._desk.id, pid=os.getpid(), why=why)
+            self._leaving = True
+        return moved
+
+    async def _exchange_on(self, queue: str, want: int) -> int:
+        """Answers how many were settled and claimed."""
+        outcomes = self._finished.pop(queue, [])
+        mine = {(run.ready.claim.id, run.ready.claim.token): run for run in self._runs.values() if _is_on(run, queue)}
+        held = sum(not run.is_lost for run in mine.values())
+        taken = threading.Event()
+        try:
+            got = await self._ask(
+                self._desk.exchange,
+                *(queue, outcomes, want, held, taken.set, lambda claim: (claim.id, claim.token) in mine),
+            )
+        finally:
+            if outcomes and not taken.is_set():
+                # What the store did not take is still ours to settle.
+                self._finished[queue] = outcomes + self._finished.get(queue, [])
+        self._believe(got, mine)
+        if got.claims:
+            # The spool has taken this worker off the list of those that wait.
+            self._listens = False
+        claims = got.claims
+        if claims and self._runner.is_limited:
+            claims = await self._admit(queue, claims)
+        for claim in claims:
+            self._begin(claim)
+        return len(outcomes) + len(got.claims) + got.renewed
+
+    async def _admit(self, queue: str, claims: Sequence[Claim]) -> Sequence[Claim]:
+        try:
+            admitted = await self._ask(self._desk.admit, queue, claims)
+        except StoreUnavailable:
+            for claim in claims:
+                self._end(Released(claim._replace(gated=True)))
+            raise
+        for outcome in admitted.ended:
+            self._end(outcome)
+        return admitted.claims
+
+    def _believe(self, got: Got, mine: dict[tuple[str, int], _Run]) -> None:
+        """What the store counts as this worker's no more is finished all the same; its settling will be refused."""
+        if got.renewed:
+            for run in self._runs.values():
+                run.is_lost = True
+        elif got.held is not None:
+            for key, run in mine.items():
+                run.is_lost = key not in got.held
+            # At once: the hint that led here is taken.
+            self._news.set()
+
+    async def _settle_rest(self) -> int:
+        """The last of a stop: it waits for no store; what is not settled runs again."""
+        try:
+            while self._finished:
+                for queue in list(self._finished):
+                    await self._exchange_on(queue, 0)
+        except StoreUnavailable:
+            jobs = sum(map(len, self._finished.values()))
+            log.event("warning", "not_settled", worker=self._desk.id, queue=",".join(self._finished), jobs=jobs)
+            return UNSETTLED
+        finally:
+            self._stand_down()
+        return DONE
+
+    # -- run
+
+    def _begin(self, claim: Claim) -> None:
+        if self._stop or self._slot.pool_is_quiet:
+            self._end(Released(claim))
+            return
+        ready = self._runner.prepare(claim)
+        if not isinstance(ready, Prepared):
+            self._end(ready)
+            return
+        number = self._free.pop()
+        run = self._runs[number] = _Run(ready, self._entries[number], number)
+        if ready.spec.is_async:
+            run.task = self._loop.create_task(self._call(run), name=f"{ready.spec.name} {claim.id}")
+            run.task.add_done_callback(partial(self._ended, run))
+        else:
+            future = self._loop.run_in_executor(self._pool, copy_context().run, self._call_plain, run)
+            future.add_done_callback(partial(self._ended, run))
+
+    async def _call(self, run: _Run) -> Outcome:
+        outcome = await self._runner.acall(run.ready, run.enter, run.cut_off)
+        self._leave_copy()
+        return outcome
+
+    def _call_plain(self, run: _Run) -> Outcome:
+        if run.ready.spec.threads or self._threads_for_all:
+            outcome = self._runner.call(run.ready, run.enter)
+        else:
+            with self._alone:
+                outcome = self._runner.call(run.ready, run.enter)
+        self._leave_copy()
+        return outcome
+
+    def _ended(self, run: _Run, future: asyncio.Future[Outcome]) -> None:
+        seen = run.entry.run()
+        run.entry.end()
+        del self._runs[run.place]
+        self._free.append(run.place)
+        if future.cancelled():
+            # The order came before the task's first step.
+            outcome = self._runner.outcome_of(run.ready, run.cut_off() or Interrupted())
+        else:
+            outcome = future.result()
+        outcome = self._as_ordered(run.ordered, run.ready, outcome)
+        if self._slot.meter is not None and seen is not None:
+            self._slot.meter.ran(run.ready, outcome, seen.started_ns)
+        self._end(outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        self._finished.setdefault(outcome.claim.queue, []).append(outcome)
+        self._hungry = True
+        self._news.set()
+
+
+def _is_on(run: _Run, queue: str) -> bool:
+    return run.ready.claim.queue == queue
+
+
+async def _call_hooks(hooks: Sequence[Callable[[], object]]) -> None:
+    for hook in hooks:
+        answer = hook()
+        if inspect.isawaitable(answer):
+            await answer

@@ -1,0 +1,176 @@
+"""A worker's dealings with its store: who it is there, settling and claiming, and what of it goes to the log.
+
+Runs nothing, and knows not how many jobs run at once. One call at a time: its worker sees to that.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from uuid import getnode
+
+from batchq import log
+from batchq.app import App
+from batchq.clock import monotonic
+from batchq.config import Settings
+from batchq.errors import StoreError
+from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, random_name
+from batchq.lifecycle import State, Word
+from batchq.store import Store
+from batchq.system.scoreboard import Slot
+from batchq.worker.admission import Admitted, admit
+from batchq.worker.runner import Runner, safe_text
+
+#: While a late copy of a claim may arrive, queues that are not asked meanwhile are looked at so often.
+STRAY_S = 1.0
+
+#: Outcomes that need no line in the log when all went well.
+_QUIET = (Completed, Released, Snoozed)
+
+
+def boot_id() -> str:
+    """Eight characters that change when the host is started anew."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(8)
+    except OSError:
+        return f"{getnode() & 0xFFFFFFFF:08x}"
+
+
+def new_worker_id() -> str:
+    """host.boot.pid.random: never used twice."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "host"
+    return f"{host}.{boot_id()}.{os.getpid()}.{random_name(8)}"
+
+
+class Got(NamedTuple):
+    """What an exchange brought."""
+
+    claims: Sequence[Claim] = ()
+    #: The worker has a new id: what it ran until now is not its own any more.
+    renewed: bool = False
+    #: (id, token) of what the store counts as this worker's, where that is not what the worker believes.
+    held: frozenset[tuple[str, int]] | None = None
+
+
+class Desk:
+    """See the module. `names`: the queues that the worker serves."""
+
+    def __init__(
+        self, app: App, store: Store, settings: Settings, slot: Slot, names: Sequence[str], runner: Runner
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._settings = settings
+        self._slot = slot
+        self._names = names
+        self._runner = runner
+        #: Jobs so far.
+        self.claimed = 0
+        self.id = ""
+        #: When strays are looked for next, on the monotonic clock.
+        self._stray_at = 0.0
+        #: The last failure that was told; "": the last call went well.
+        self._told = ""
+
+    def tell_failure(self, error: StoreError) -> None:
+        """The store does not do what was asked, and may again once somebody has mended it: that is said once."""
+        if self._told != str(error):
+            self._told = str(error)
+            log.event("error", "store_failed", worker=self.id, error=self._told)
+
+    def take_new_id(self) -> None:
+        """Registers under a new id: at the start, and when it was sealed or the store lost its data."""
+        self.id = self._runner.worker = new_worker_id()
+        # The master must know it before any store does: a death in between leaves nothing for the lease to find.
+        self._slot.enter(self.id)
+        for queue in self._names:
+            self._store.register(queue, self.id, self._settings.lease_ms)
+
+    def exchange(
+        self,
+        queue: str,
+        finished: Sequence[Outcome],
+        want: int,
+        held: int,
+        settled: Callable[[], None],
+        is_mine: Callable[[Claim], bool] = lambda claim: False,
+    ) -> Got:
+        """Settles what is finished and claims from this queue. `settled` is called once the store has taken the
+        outcomes, before anything else can fail. `is_mine`: whether a claim that the store counts is known here."""
+        answer = self._store.exchange(queue, self.id, finished, want, held)
+        self._told = ""
+        settled()
+        self.tell(queue, finished, answer.words)
+        claimed = answer.claimed
+        match claimed.word:
+            case Word.OK:
+                self.claimed += len(claimed.claims)
+                return Got(claimed.claims)
+            case Word.HELD:
+                # An answer was lost on the way: what the store counts for us and we never saw is given back.
+                self._release_unknown(queue, [claim for claim in claimed.claims if not is_mine(claim)])
+                return Got(held=frozenset((claim.id, claim.token) for claim in claimed.claims))
+            case Word.SEALED | Word.UNKNOWN:
+                log.event("warning", "sealed", queue=queue, worker=self.id, why=claimed.word.value)
+                self.take_new_id()
+                return Got(renewed=True)
+            case _:
+                return Got()
+
+    def return_strays(self, queues: Sequence[str]) -> None:
+        """Gives back what a late copy of a claim took on queues where the worker holds nothing and does not ask: they
+        are looked at each second for a while after an answer was lost. (Where it holds something, a copy takes
+        nothing.)"""
+        if not queues or not self._store.is_unsure or monotonic() < self._stray_at:
+            return
+        self._stray_at = monotonic() + STRAY_S
+        for queue in queues:
+            claimed = self._store.claim(queue, self.id, 0, 0)
+            if claimed.word is Word.HELD:
+                self._release_unknown(queue, claimed.claims)
+
+    def _release_unknown(self, queue: str, claims: Sequence[Claim]) -> None:
+        if claims:
+            log.event("warning", "unknown_claims", queue=queue, worker=self.id, jobs=len(claims))
+            # The answer that was lost may have been one of `admit`.
+            gated = self._runner.is_limited
+            self._store.release(queue, self.id, [Released(claim._replace(gated=gated)) for claim in claims])
+
+    def admit(self, queue: str, claims: Sequence[Claim]) -> Admitted:
+        """Those of the claims that may run now. Raises StoreUnavailable."""
+        return admit(self._store, self._runner, queue, self.id, claims)
+
+    def tell(self, queue: str, outcomes: Sequence[Outcome], words: Sequence[Word]) -> None:
+        """Says what is worth saying of settled attempts."""
+        for outcome, word in zip(outcomes, words, strict=True):
+            if word is Word.OK and type(outcome) in _QUIET:
+                continue
+            claim = outcome.claim
+            told: dict[str, Any] = {"queue": queue, "job": claim.id, "token": claim.token, "attempt": claim.attempt}
+            died = word is Word.DEAD or (word is Word.OK and isinstance(outcome, Buried))
+            if word is Word.STALE:
+                log.event("warning", "fenced", **told)
+            elif word is Word.CANCELLED:
+                log.event("info", "cancelled", **told)
+            elif died:
+                why = outcome.reason if isinstance(outcome, Buried) else "budget spent"
+                log.event("warning", "died", **told, why=why)
+                self.call_dead_hooks(queue, claim.id)
+            elif isinstance(outcome, Retried):
+                log.event("info", "retried", **told, delay_ms=outcome.delay_ms, cause=outcome.cause)
+
+    def call_dead_hooks(self, queue: str, job_id: str) -> None:
+        if not self._app.dead_hooks:
+            return
+        job = self._store.get(queue, job_id)
+        if job is None or job.state is not State.DEAD:
+            return
+        for hook in self._app.dead_hooks:
+            try:
+                hook(job)
+            except Exception as error:  # noqa: BLE001 - a hook's fault is not the worker's end
+                log.event("error", "hook_failed", hook="on_dead", queue=queue, job=job_id, error=safe_text(error))
