@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from batchq.clock import SYSTEM, Clock
 from batchq.errors import BatchqError, StoreCorrupt, StoreUnavailable
-from batchq.spool import ballast, faults, fs, gate, wake
+from batchq.spool import ballast, faults, fs, wake, writelock
 from batchq.spool.inbox import TMP_MS, Box
 from batchq.spool.layout import OURS, Layout, find
 from batchq.spool.ledger import LONG_LOG_BYTES, RESERVE_BYTES, Flush, Ledger
@@ -200,7 +200,8 @@ class Checker:
     def _ledger(self) -> None:
         log_bytes = fs.size_of(self.layout.wal)
         if log_bytes > LONG_LOG_BYTES:
-            readers = ", ".join(map(str, gate.holders(self.layout.at("queue.db-shm"), "POSIX"))) or "nobody to be seen"
+            found = writelock.holders(self.layout.at("queue.db-shm"), "POSIX")
+            readers = ", ".join(map(str, found)) or "nobody to be seen"
             self._say(Level.FAULT, f"queue.db-wal: {log_bytes >> 20} MiB, somebody reads for long: {readers}; end that")
         try:
             ledger = Ledger(self._path, clock=self._clock, durability="power")

@@ -19,10 +19,10 @@ from typing import Any, Literal, NoReturn, TypeVar
 from batchq import log
 from batchq.clock import Clock
 from batchq.errors import InternalError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
-from batchq.spool import ballast, fs, gate, opening, wake
-from batchq.spool.gate import Gate
+from batchq.spool import ballast, fs, opening, wake, writelock
 from batchq.spool.layout import Layout, find, prepare
 from batchq.spool.schema import TALLY, USER_VERSION, sql
+from batchq.spool.writelock import WriteLock
 
 Durability = Literal["power", "strict", "process"]
 Row = tuple[Any, ...]
@@ -122,7 +122,7 @@ class Ledger:
         self._least = _LEAST[durability]
         self.lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
-        self._gate = Gate(self.layout.gate)
+        self._gate = WriteLock(self.layout.gate)
         self._pid = os.getpid()
         self._writing = False
         self._commits = 0
@@ -343,7 +343,7 @@ class Ledger:
 
     def _readers(self) -> str:
         """Who has the database open besides this process, most likely in a long transaction."""
-        found = [one for one in gate.holders(self.layout.at("queue.db-shm"), "POSIX") if one.pid != os.getpid()]
+        found = [one for one in writelock.holders(self.layout.at("queue.db-shm"), "POSIX") if one.pid != os.getpid()]
         return ", ".join(map(str, found)) or "nobody that can be seen"
 
     # -- the connection --------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ class Ledger:
         if self._db is None:
             try:
                 self._gate.open()
-                self._gate.lock_within(gate.OPEN_S)
+                self._gate.lock_within(writelock.OPEN_S)
                 self._db = opening.connect(self.layout)
                 self._gate.unlock()
             except BaseException as error:
@@ -438,7 +438,7 @@ def _before_fork() -> None:
         _parted.append(ledger)
         with suppress(Exception):
             ledger.close()
-    gate.before_fork()
+    writelock.before_fork()
 
 
 def _after_fork() -> None:

@@ -18,10 +18,10 @@ from batchq.errors import StoreCorrupt, StoreError, StoreUnavailable
 from batchq.spool import faults, fs
 from batchq.spool.check import check
 from batchq.spool.dump import TABLES, columns_of
-from batchq.spool.gate import Gate
 from batchq.spool.layout import Layout
 from batchq.spool.ledger import Flush, Ledger, Tx
 from batchq.spool.schema import whole
+from batchq.spool.writelock import WriteLock
 
 #: More failing looks than this, and the rest of a table is given up.
 _PATIENCE: Final = 200_000
@@ -78,7 +78,7 @@ def salvage(old: str, new: str) -> Salvaged:
     ledger = Ledger(new, clock=SYSTEM, durability="power")
     try:
         copy = target.at("damaged.db")
-        gate = Gate(source.gate)
+        gate = WriteLock(source.gate)
         gate.open()
         gate.lock_within()
         try:

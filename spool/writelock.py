@@ -1,4 +1,4 @@
-"""The gate: the lock that every writer of the ledger takes, and who holds it when that takes long.
+"""The lock that every writer of the ledger takes (its file is `gate`), and who holds it when that takes long.
 
 Writers queue in the kernel, which has no limit of time: a holder that is stopped (SIGSTOP, a debugger) stops them all.
 So whoever waits for long is told by a thread of its process, in the log, which process that is. Opening is different:
@@ -63,7 +63,7 @@ def named(path: str) -> str:
     return ", ".join(map(str, found)) if found else f"nobody that can be seen (`lsof {path}` may tell)"
 
 
-class Gate:
+class WriteLock:
     """A handle on the lock. It must not be used on both sides of a fork."""
 
     def __init__(self, path: str) -> None:

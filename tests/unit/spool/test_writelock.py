@@ -15,7 +15,7 @@ import pytest
 
 from batchq.errors import StoreFull, StoreUnavailable
 from batchq.lifecycle import Word
-from batchq.spool import SpoolStore, gate, ledger
+from batchq.spool import SpoolStore, ledger, writelock
 from tests.unit.spool.helpers import Q, a_job, check_books, fork, wait, wait_for
 
 #: Begins a transaction and stops itself inside the gate, as a debugger or SIGSTOP would.
@@ -58,8 +58,8 @@ def test_stopped_holder_is_named_to_those_who_wait(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A writer that was at it already waits for as long as it takes, and its log says for whom."""
-    monkeypatch.setattr(gate, "HELD_S", 0.2)
-    monkeypatch.setattr(gate, "_LOOK_S", 0.05)
+    monkeypatch.setattr(writelock, "HELD_S", 0.2)
+    monkeypatch.setattr(writelock, "_LOOK_S", 0.05)
     caplog.set_level(logging.WARNING, "batchq")
     store = SpoolStore(path)
     process = subprocess.Popen([sys.executable, "-c", STOPS_INSIDE, str(path)])
@@ -88,14 +88,14 @@ def test_opening_behind_a_stopped_holder_fails_and_names_it(
     path: Path, stopped: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command must not hang without a word. What gave up holds nothing later."""
-    monkeypatch.setattr(gate, "OPEN_S", 0.2)
+    monkeypatch.setattr(writelock, "OPEN_S", 0.2)
     with pytest.raises(StoreUnavailable, match=rf"(?s)held for more than 0\.2 s by pid {stopped} \(.*, stopped\)"):
         SpoolStore(path)
 
 
 def test_after_the_holder_goes_on_all_is_well(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that still stands in the queue for one that gave up gives the lock back at once."""
-    monkeypatch.setattr(gate, "OPEN_S", 0.1)
+    monkeypatch.setattr(writelock, "OPEN_S", 0.1)
     process = subprocess.Popen([sys.executable, "-c", STOPS_INSIDE, str(path)])
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     for _ in range(3):
@@ -113,24 +113,24 @@ def test_after_the_holder_goes_on_all_is_well(path: Path, monkeypatch: pytest.Mo
 
 def test_no_thread_is_running_at_a_fork(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who wait for the gate are watched by a thread: it ends before a fork, on either side one begins anew."""
-    monkeypatch.setattr(gate, "_LOOK_S", 30.0)
+    monkeypatch.setattr(writelock, "_LOOK_S", 30.0)
     store = SpoolStore(path)
-    other = gate.Gate(str(path / "gate"))
+    other = writelock.WriteLock(str(path / "gate"))
     other.open()
     other.lock()
     writer = threading.Thread(target=lambda: store.enqueue(Q, [a_job()]))
     writer.start()
-    wait_for(lambda: gate._watcher is not None, "somebody waits")
+    wait_for(lambda: writelock._watcher is not None, "somebody waits")
     other.unlock()
     writer.join(20)
 
     def child() -> None:
-        assert gate._watcher is None
+        assert writelock._watcher is None
         assert threading.active_count() == 1
         assert store.enqueue(Q, [a_job()]) == [Word.OK]
 
     assert wait(fork(child)) == 0
-    assert gate._watcher is None
+    assert writelock._watcher is None
     other.close()
     store.close()
 
