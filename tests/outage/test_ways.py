@@ -18,6 +18,7 @@ from batchq import StoreUnavailable
 from batchq.config import load
 from batchq.job import NewJob, new_id, pack_row
 from batchq.redis.store import RedisStore
+from batchq.redis.waiting import WAIT_S
 from batchq.stores import open_store
 from tests.faults.drive import check, drive
 from tests.outage.conftest import APP
@@ -87,7 +88,7 @@ def test_pool_runs_under_tls(tls_url: str, prefix: str, tmp_path: Path) -> None:
         rig.until_counts(done=30, active=0)
         began = time.monotonic()
         rig.until_started(rig.enqueue("work"))
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < WAIT_S / 2
         assert {entry.job for entry in rig.ledger.ends()} >= set(ids)
 
 
@@ -144,7 +145,7 @@ def test_resolver_that_does_not_answer_takes_no_more_than_the_patience(
         began = time.monotonic()
         with pytest.raises(StoreUnavailable, match=r"no address of db\.example") as away:
             store.enqueue("mail", [NewJob(new_id(), pack_row("work"))])
-        assert time.monotonic() - began < 0.8
+        assert time.monotonic() - began < 2
         assert away.value.maybe is False
     assert threading.active_count() == before + 1
     resolver.set()

@@ -136,7 +136,8 @@ def test_master_does_not_let_fresh_work_wait_for_what_is_forwarded(serve: Serve,
     began = time.monotonic()
     job = rig.enqueue("work")
     rig.until_started(job)
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 5
+    assert inbox.census(folder).files > 0
     rig.until(lambda: inbox.census(folder).files == 0, "all are forwarded", within=20)
     assert rig.store.stats("other").totals["forwarded"] == 3000
 

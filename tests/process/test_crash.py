@@ -58,8 +58,9 @@ def test_killed_worker_costs_the_running_job_an_attempt_and_no_other(rig: Rig) -
     os.kill(worker, signal.SIGKILL)
     killed = time.monotonic()
 
-    rig.until(lambda: rig.job(job).state is State.DELAYED, "the job is delayed", within=0.5)
-    assert time.monotonic() - killed < 0.5
+    rig.until(lambda: rig.job(job).state is State.DELAYED, "the job is delayed", within=3)
+    # Long before the lease is over.
+    assert time.monotonic() - killed < 3
     delayed = rig.job(job)
     assert (delayed.attempts, delayed.attempt, delayed.crashes) == (1, 1, 1)
     assert "SIGKILL" in delayed.errors[0]["error"]

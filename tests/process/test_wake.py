@@ -47,8 +47,9 @@ def test_idle_workers_pick_up_each_job_at_once(rig: Rig) -> None:
         f"{rig.kind}: pickup after the enqueue has returned: median {median:.2f} ms, p99 {late_ms[296]:.2f} ms, "
         f"last {last:.2f} ms; after its call: median {whole_ms:.2f} ms"
     )
-    assert median < 20
-    assert last < 1000
+    # A look now and then would take half a second and more.
+    assert median < 200
+    assert last < 2500
 
 
 def test_delayed_jobs_are_never_early_and_hardly_late(rig: Rig) -> None:
@@ -66,8 +67,8 @@ def test_delayed_jobs_are_never_early_and_hardly_late(rig: Rig) -> None:
     print(f"{rig.kind}: late median {statistics.median(late_ms):.2f} ms, last {late_ms[-1]:.2f} ms")
     # The two clocks were read one after the other.
     assert late_ms[0] > -0.5
-    assert statistics.median(late_ms) < 30
-    assert late_ms[-1] < 1000
+    assert statistics.median(late_ms) < 200
+    assert late_ms[-1] < 2500
     assert stats.totals["promoted"] == 60
 
 
@@ -135,4 +136,4 @@ def test_paused_queue_wakes_its_pool_when_it_is_resumed(rig: Rig, workers: int) 
     resumed = time.monotonic_ns()
     rig.store.resume("default")
     rig.until_counts(done=3)
-    assert (rig.ledger.starts()[0].at_ns - resumed) / 1e6 < 500
+    assert (rig.ledger.starts()[0].at_ns - resumed) / 1e9 < rig.store.traits.idle_wait_s * 0.8

