@@ -134,9 +134,9 @@ def test_silent_server_is_noticed_by_an_idle_pool(serve: Serve, rig_on: RigOn) -
     with Proxy(server.port) as proxy:
         pool = rig.start("--socket-timeout", "500ms", n=2, BATCHQ_URL=proxy.url)
         proxy.silent = True
-        rig.until(lambda: pool.lines("store_unavailable"), "the outage is seen", within=1 + 2 * BRISK_S)
+        rig.until(lambda: pool.lines("store_unavailable"), "the outage is seen", within=5 + 2 * BRISK_S)
         proxy.silent = False
-        rig.until(lambda: pool.lines("store_back"), "the end is seen", within=5)
+        rig.until(lambda: pool.lines("store_back"), "the end is seen", within=12)
         rig.store.enqueue("default", [NewJob(new_id(), pack_row("work"))])
         rig.until_counts(done=1)
         assert len(pool.lines("store_unavailable")) == 1

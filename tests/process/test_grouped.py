@@ -83,12 +83,12 @@ def test_batches_are_full_and_every_job_is_done_once(rig: Rig) -> None:
 
 def test_what_comes_while_it_lingers_is_in_the_batch(rig: Rig) -> None:
     """A call waits for more jobs, and no longer than it says."""
-    rig.app(APP.replace("batch=300, linger=0.1", "batch=3, linger=5"))
+    rig.app(APP.replace("batch=300, linger=0.1", "batch=3, linger=20"))
     rig.start(n=1)
     rig.enqueue("load", 0)
     rig.until_counts(active=1)
     rig.enqueue_many("load", [(1,), (2,)])
-    rig.until_counts(done=3, within=4)
+    rig.until_counts(done=3, within=15)
     assert calls(rig) == [["0", "1", "2"]]
 
 

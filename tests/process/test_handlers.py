@@ -195,7 +195,7 @@ def test_what_a_handler_left_running_goes_with_its_worker(rig: Rig) -> None:
     program = int((rig.folder / "program.pid").read_text())
     assert is_running(program)
     assert pool.stop() == 0
-    rig.until(lambda: not is_running(program), "the program is gone", within=1)
+    rig.until(lambda: not is_running(program), "the program is gone", within=5)
     assert {rig.ledger.starts(one)[0].attempt for one in (job, program_job)} == {1}
 
 
