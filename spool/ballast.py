@@ -13,6 +13,8 @@ from typing import Final
 from batchq.spool import fs
 from batchq.spool.layout import Layout
 
+#: Enqueue is refused when less is free: finishing jobs needs room too.
+RESERVE_BYTES: Final = 16 << 20
 #: Several files: each gives an inode back as well.
 FILES: Final = 16
 BYTES: Final = 512 << 10

@@ -19,8 +19,8 @@ from batchq.clock import SYSTEM, Clock
 from batchq.errors import BatchqError, StoreCorrupt, StoreUnavailable
 from batchq.spool import ballast, faults, fs, wake, writelock
 from batchq.spool.inbox import TMP_MS, Box
-from batchq.spool.layout import OURS, Layout, find
-from batchq.spool.ledger import LONG_LOG_BYTES, RESERVE_BYTES, Flush, Ledger
+from batchq.spool.layout import Layout, find, is_ours
+from batchq.spool.ledger import LONG_LOG_BYTES, Flush, Ledger
 from batchq.spool.schema import sql, whole
 from batchq.store import Limits
 
@@ -123,10 +123,14 @@ class Checker:
             if name.startswith("FORMAT."):
                 if now_s - fs.changed_s(path, now_s) > _STAMP_S and self._may_mend(f"{name}: left by one that died"):
                     fs.remove(path)
-            elif name not in OURS:
+            elif not is_ours(name):
                 self._say(Level.NOTE, f"{name!r:.100}: is none of the spool's files; it is left alone")
             else:
                 self._mode(path)
+                if name.startswith("queue.db.v"):
+                    self._say(
+                        Level.NOTE, f"{name}: the ledger before it was brought up to date; remove it when all is well"
+                    )
         for folder in (self.layout.tmp, self.layout.new, self.layout.work, self.layout.bad):
             self._mode(folder)
         dead = wake.rubbish(self.layout, now_s)
@@ -150,8 +154,8 @@ class Checker:
 
     def _room(self) -> None:
         free = fs.free_bytes(self.layout.root)
-        if free < RESERVE_BYTES:
-            self._say(Level.FAULT, f"{free >> 20} MiB free: enqueue is refused below {RESERVE_BYTES >> 20}; make room")
+        if free < (least := ballast.RESERVE_BYTES):
+            self._say(Level.FAULT, f"{free >> 20} MiB free: enqueue is refused below {least >> 20}; make room")
         inodes = fs.free_inodes(self.layout.root)
         if inodes is not None and inodes < ballast.FILES:
             self._say(Level.FAULT, f"{inodes} inodes free: no file can be dropped soon; make room")

@@ -14,7 +14,9 @@ from batchq.spool import fs
 MAJOR = 1
 _FORMAT = re.compile(rb"batchq-spool (\d{1,9})\n")
 _DB = ("queue.db", "queue.db-wal", "queue.db-shm", "queue.db-journal")
-OURS = frozenset((*_DB, "FORMAT", "gate", "sweep", "waiters", "waiting", "ballast", "inbox", "lost+found"))
+_OURS = frozenset((*_DB, "FORMAT", "gate", "sweep", "waiters", "waiting", "ballast", "inbox", "offline", "lost+found"))
+#: Spools that serve while a server is away, and the ledger as it was before it was brought up to date.
+_OURS_TOO = re.compile(r"offline-[0-9a-f]{12}|queue\.db\.v\d+(\.new(-journal)?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ class Layout:
     @property
     def wal(self) -> str:
         return self.at("queue.db-wal")
+
+    def kept(self, version: int) -> str:
+        """The ledger as it was when it had that schema, before it was brought up to date."""
+        return self.at(f"queue.db.v{version}")
 
     @property
     def gate(self) -> str:
@@ -79,6 +85,11 @@ class Layout:
     @property
     def bad(self) -> str:
         return self.at("inbox", "bad")
+
+
+def is_ours(name: str) -> bool:
+    """Whether something of this name in a spool's directory is the spool's."""
+    return name in _OURS or _OURS_TOO.fullmatch(name) is not None
 
 
 def find(path: str) -> Layout | None:
@@ -147,7 +158,7 @@ def _check_present(layout: Layout, present: Sequence[str]) -> bool:
     if "FORMAT" in present:
         check_format(layout)
         return True
-    foreign = [name for name in present if name not in OURS and not name.startswith("FORMAT.")]
+    foreign = [name for name in present if not is_ours(name) and not name.startswith("FORMAT.")]
     if foreign:
         raise ConfigError(
             f"spool: {layout.root}: expected an empty or new directory, found {foreign[0]!r:.60} and no FORMAT; "

@@ -35,8 +35,6 @@ _LOOK_EVERY = 16
 LONG_LOG_BYTES = 64 << 20
 _LOG_MOST_BYTES = 1 << 30
 _TELL_S = 60.0
-#: Enqueue is refused when less is free: finishing jobs needs room too.
-RESERVE_BYTES = 16 << 20
 
 
 class Flush(IntEnum):
@@ -267,10 +265,10 @@ class Ledger:
         if now < self._room_until:
             return
         self._check_is_there()
-        free = fs.free_bytes(self.layout.root)
-        if free < RESERVE_BYTES:
+        free, least = fs.free_bytes(self.layout.root), ballast.RESERVE_BYTES
+        if free < least:
             raise StoreFull(
-                f"spool: {self.layout.root}: expected at least {RESERVE_BYTES >> 20} MiB free, found {free >> 20}; "
+                f"spool: {self.layout.root}: expected at least {least >> 20} MiB free, found {free >> 20}; "
                 "make room or work the queue off: claims go on"
             )
         log_bytes = fs.size_of(self.layout.wal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 
-from batchq.errors import StoreCorrupt, StoreError, StoreUnavailable, StoreVersion
+from batchq.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable, StoreVersion
 from batchq.spool import ballast, fs
 from batchq.spool.layout import Layout
 from batchq.spool.schema import APPLICATION_ID, MIGRATIONS, SCHEMA, USER_VERSION
@@ -69,6 +69,7 @@ def _connect(layout: Layout) -> sqlite3.Connection:
         if not version:
             create(db)
         elif version < USER_VERSION:
+            _keep(db, layout, version)
             _migrate(db, version)
     except BaseException as error:
         if db is not None:
@@ -118,6 +119,33 @@ def create(db: sqlite3.Connection) -> None:
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
     db.execute(f"PRAGMA user_version={USER_VERSION}")
     db.execute("COMMIT")
+
+
+def _keep(db: sqlite3.Connection, layout: Layout, version: int) -> None:
+    """A copy of the ledger as it is: the way back to the batchq that wrote it. Under the gate.
+
+    Raises StoreFull where there is no room for it.
+    """
+    [[pages]], [[size]] = (db.execute(f"PRAGMA {name}") for name in ("page_count", "page_size"))
+    free, needed = fs.free_bytes(layout.root), pages * size + ballast.RESERVE_BYTES
+    if free < needed:
+        raise StoreFull(
+            f"spool: {layout.db}: expected {needed >> 20} MiB free for a copy of it, before it is brought from schema "
+            f"{version} to {USER_VERSION}, found {free >> 20}; make room, or use the batchq that wrote it"
+        )
+    target = layout.kept(version)
+    new = f"{target}.new"
+    # Crash: half a copy is made anew by the next one who opens, as nothing was changed yet.
+    for rest in (new, f"{new}-journal"):
+        fs.remove(rest)
+    fs.create_empty(new)
+    copy = sqlite3.connect(new)
+    try:
+        db.backup(copy)
+    finally:
+        copy.close()
+    fs.move(new, target)
+    fs.flush_dir(layout.root)
 
 
 def _migrate(db: sqlite3.Connection, version: int) -> None:

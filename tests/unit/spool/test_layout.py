@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from batchq.errors import ConfigError, StoreCorrupt, StoreError, StoreUnavailable, StoreVersion
+from batchq.errors import ConfigError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable, StoreVersion
 from batchq.lifecycle import State, Word
 from batchq.spool import SpoolStore, drop, fs, ledger, opening
+from batchq.spool.check import check
 from batchq.spool.schema import APPLICATION_ID, MIGRATIONS, USER_VERSION
 from batchq.tally import NewBatch
-from tests.unit.spool.helpers import Q, a_job, claim_all, run
+from tests.unit.spool.helpers import Q, a_job, check_books, claim_all, run
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])
@@ -199,6 +200,33 @@ def test_older_schema_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(StoreVersion, match=f"has schema {USER_VERSION + 1}, this batchq writes schema {USER_VERSION}"):
         old.enqueue(Q, [a_job("c")])
     old.close()
+    # The way back: the ledger as it was stands beside it, and is a whole one.
+    kept = tmp_path / "s" / f"queue.db.v{USER_VERSION}"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert f"{kept.name}: the ledger before it was brought up to date" in str(check(str(tmp_path / "s")))
+    kept.replace(tmp_path / "s" / "queue.db")
+    before = SpoolStore(tmp_path / "s")
+    assert [job.id for job in before.jobs(Q, State.PENDING).jobs] == ["a"]
+    before.close()
+    check_books(tmp_path / "s")
+
+
+def test_ledger_is_not_brought_up_to_date_without_room_for_its_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is changed, and it says how much is needed. What a killed copier left is no obstacle."""
+    SpoolStore(tmp_path / "s").close()
+    before = (tmp_path / "s" / "queue.db").read_bytes()
+    _add_a_step(monkeypatch, "ALTER TABLE job ADD COLUMN colour TEXT")
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "free_bytes", lambda path: 1 << 20)
+        with pytest.raises(StoreFull, match=r"expected 16 MiB free for a copy of it, .* found 1; make room"):
+            SpoolStore(tmp_path / "s")
+    assert (tmp_path / "s" / "queue.db").read_bytes() == before
+    (tmp_path / "s" / f"queue.db.v{USER_VERSION}.new").write_bytes(b"half")
+    SpoolStore(tmp_path / "s").close()
+    assert (tmp_path / "s" / f"queue.db.v{USER_VERSION}").read_bytes()[:15] == b"SQLite format 3"
+    assert not (tmp_path / "s" / f"queue.db.v{USER_VERSION}.new").exists()
 
 
 def test_step_that_fails_leaves_the_older_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
