@@ -39,8 +39,12 @@ class ManualClock:
 
     def advance(self, ms: float) -> None:
         """Moves both clocks on by so many milliseconds."""
-        self._us += int(ms * 1000)
+        self.jump(ms)
         self._mono += ms / 1000
+
+    def jump(self, ms: float) -> None:
+        """Sets the wall clock on, or back: the other one goes on as if nothing had been."""
+        self._us += int(ms * 1000)
 
 
 #: The latest fire-time in ms: a score is fire_ms * 4096 + seq, and a double is exact to 2^53. 7 September 2039.

@@ -17,7 +17,7 @@ from tests.servers import flavours
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 NAMES = (
     *("breakdown", "bulk", "contention", "cost", "drain", "enqueue", "fairness", "growth"),
-    *("heavy", "idle", "latency", "ingress", "promote", "retry", "size", "webhooks"),
+    *("heavy", "idle", "inbox", "latency", "ingress", "promote", "retry", "size", "webhooks"),
 )
 DEADLINE_S = 100
 

@@ -104,8 +104,14 @@ def cpu_s(pid: int) -> float:
     return float(times.user + times.system)
 
 
+def naps(pid: int) -> int:
+    """How often the threads of a process went to sleep: one that polls does so all the time. 0 where nobody tells."""
+    lines = [line for task in Path(f"/proc/{pid}/task").glob("*/status") for line in task.read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
 def test_idle_pool_costs_next_to_nothing(rig: Rig) -> None:
-    """Eight idle workers for some seconds: few commands, hardly any CPU, in the master as in the workers."""
+    """Eight idle workers for some seconds: few commands, hardly any CPU and no polling, in master and workers."""
     rig.app(APP)
     pool = rig.start(n=8)
     # Longer than an idle worker of that store waits before it looks by itself.
@@ -113,9 +119,14 @@ def test_idle_pool_costs_next_to_nothing(rig: Rig) -> None:
     pids = [pool.pid, *pool.workers()]
     monitor = None if rig.kind == "spool" else Monitor(rig.url)
     before = [cpu_s(pid) for pid in pids]
+    asleep = [naps(pid) for pid in pids]
     # The time is what is measured over.
     time.sleep(seconds)
     used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
+    naps_s = [(naps(pid) - was) / seconds for pid, was in zip(pids, asleep, strict=True)]
+    print(f"{rig.kind}: sleeps a second: master {naps_s[0]:.1f}, workers {max(naps_s[1:]):.1f} at most")
+    # A poll of 10 ms would be a hundred.
+    assert max(naps_s) < 25
     master, workers = used[0] / seconds, sum(used[1:]) / seconds
     print(f"{rig.kind}: idle CPU of the master {master:.2%}, of 8 workers {workers:.2%} of a core")
     assert master < 0.02

@@ -10,7 +10,7 @@ import pytest
 from batchq.clock import ManualClock
 from batchq.errors import StoreFull, StoreUnavailable
 from batchq.job import Completed, Outcome, Retried, pack_error
-from batchq.lifecycle import Word
+from batchq.lifecycle import State, Word
 from batchq.spool import SpoolStore, ballast, drop, fs
 from batchq.spool.layout import Layout
 from batchq.store import Ingested
@@ -188,4 +188,32 @@ def test_too_few_descriptors_are_an_error_that_passes(tmp_path: Path) -> None:
     pending, descriptors = map(int, done.stdout.split())
     assert pending >= 4
     assert descriptors < 15, "descriptors leak on the way of an error"
+    check_books(tmp_path / "s")
+
+
+def test_clock_that_jumps_loses_nothing_and_runs_nothing_early(tmp_path: Path) -> None:
+    """An hour back, then a day on: order, claims, tokens and files in the inbox are not of the clock."""
+    clock = ManualClock()
+    store = SpoolStore(tmp_path / "s", clock=clock)
+    store.enqueue(Q, [a_job("first"), a_job("later", delay_ms=60_000)])
+    [claim] = claim_all(store, "w1")
+    due = store.jobs(Q, State.DELAYED).jobs[0].since_ms
+    clock.jump(-3_600_000)
+    drop(tmp_path / "s", [(Q, a_job("file"))], clock=clock)
+    assert store.sweep_inbox() == Ingested(1, 1, 0)
+    store.enqueue(Q, [a_job("second", delay_ms=0)])
+    # Late by the jump, for its time is one of the clock; never early.
+    store.promote(Q)
+    assert [one.id for one in store.claim(Q, "w1", 9, 1).claims] == ["file", "second"]
+    # A lease from before the jump would stand for an hour more.
+    store.renew(Q, ["w1"], LEASE_MS)
+    assert store.leases(Q).ends["w1"] <= store.now_ms() + LEASE_MS
+    assert store.complete(Q, "w1", [Completed(claim)]) == [Word.OK]
+    clock.jump(due - 1 - store.now_ms())
+    assert store.promote(Q).moved == 0
+    clock.jump(86_400_000)
+    # Whose lease is over by a jump is still served: only a reaper with a clock of its own decides.
+    assert [one.id for one in store.claim(Q, "w1", 9, 2).claims] == ["later"]
+    assert store.stats(Q).counts["active"] == 3
+    store.close()
     check_books(tmp_path / "s")
