@@ -58,12 +58,16 @@ class Child:
 
 @dataclass(slots=True)
 class Unreaped:
-    """A dead worker whose claims could not be moved yet: the store was away."""
+    """A dead worker whose claims could not be moved yet: the store was away, or can't do it."""
 
     worker: str
     death: Death
     #: What it ran, and is to be charged.
     runs: tuple[Run, ...]
+    #: When it is tried again where it failed, on the monotonic clock.
+    try_at: float = 0.0
+    #: How often it failed in a row.
+    failures: int = 0
 
 
 def death_of(code: int, peak_bytes: int = 0, by_kernel: bool | None = None) -> Death:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import selectors
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from batchq import log
 from batchq.clock import SYSTEM
@@ -17,19 +19,20 @@ from batchq.config import Settings
 from batchq.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
 from batchq.job import Claim
 from batchq.lifecycle import Word
-from batchq.master.children import is_stopped, named
+from batchq.master.children import Child, Unreaped, is_stopped, named
 from batchq.master.crew import Crew
 from batchq.master.limits import give_order
 from batchq.master.mourning import Mourning
 from batchq.master.sweeps import LeaseWatch, TermsOf, expire, reap_left, reap_lost, reap_own
 from batchq.store import PROMOTE_LIMIT, Store, Waiter
 from batchq.system import scoreboard
-from batchq.system.scoreboard import Run
 
 #: Something is looked at so often at least.
 TICK_S = 1.0
 #: While the store is away it is tried so often at most; and the dead whose claims are to be moved so often.
 TRY_S, REAP_S = 0.1, 0.05
+#: The longest wait before another try for one that can't be reaped.
+REAP_MOST_S = 60.0
 PUBLISH_S = 5.0
 EXPIRE_S = 60.0
 
@@ -113,7 +116,7 @@ class Keeper:
             return "", []
         return server, warnings
 
-    def attempt(self, act: Callable[[], None]) -> None:
+    def attempt(self, act: Callable[[], object]) -> None:
         """Runs one errand where the store is there."""
         if self._is_away():
             return
@@ -210,8 +213,8 @@ class Keeper:
         """Seconds until something is due here."""
         now, t = SYSTEM.monotonic(), self._timers
         wait = min(TICK_S, min(t.sweep, t.renew, t.watch, t.publish, *t.fire.values()) - now)
-        if self._crew.unreaped:
-            wait = min(wait, REAP_S)
+        for dead in self._crew.unreaped:
+            wait = min(wait, max(REAP_S, dead.try_at - now))
         if self.outage_since is not None:
             wait = min(wait, self._try_at - now)
         return wait
@@ -233,17 +236,22 @@ class Keeper:
         # Cancel marks come with the renewals: while a job is active they are asked for each second.
         if now >= t.renew or (now >= t.renewed + TICK_S and self._crew.in_state(scoreboard.BUSY)):
             t.renewed, t.renew = now, now + s.lease_ms / 3000
-            self.attempt(self.renew)
+            self.renew()
         if now >= t.watch:
             t.watch = now + s.lease_ms / 3000
-            self.attempt(self._look_for_lost)
+            self._on_each(self._look_for_lost)
         if now >= t.publish:
             t.publish = now + PUBLISH_S
             told = self._tell()
             self.attempt(lambda: self._store.publish(self._master, told, int(PUBLISH_S * 3000)))
         if now >= t.expire:
             t.expire = now + EXPIRE_S
-            self.attempt(self._expire)
+            self._on_each(self._expire)
+
+    def _on_each(self, errand: Callable[[str], None]) -> None:
+        """For every queue that is served: one where it fails keeps it from no other."""
+        for queue in self._names:
+            self.attempt(partial(errand, queue))
 
     def _promote(self) -> None:
         """Moves what is due, and learns when the next one is. A full sweep is repeated at once."""
@@ -258,30 +266,33 @@ class Keeper:
                 fire[queue] = SYSTEM.monotonic() + max(0.0, promoted.next_in_ms) / 1000
 
     def renew(self, lease_ms: int | None = None) -> None:
-        """The leases of all workers, and what is to be cancelled of what they run."""
+        """The leases of all workers, where the store is there, and what is to be cancelled of what they run."""
         # A stopped child is not renewed: when its lease is over it is reaped like any other.
         children = {c.slot.worker: c for c in self._crew if c.slot.worker and not is_stopped(c.pid)}
         if not children:
             return
         for queue in self.all_names:
-            renewal = self._store.renew(queue, list(children), lease_ms or self._settings.lease_ms)
-            for worker, word in zip(children, renewal.words, strict=True):
-                if word is Word.SEALED:
-                    log.event("warning", "lease_lost", queue=queue, worker=worker)
-            for worker, job_id, token in renewal.marks:
-                child = children[worker]
-                for entry, run in child.slot.under_way():
-                    # One of many can't be interrupted alone: the mark is obeyed with its outcome.
-                    is_it = (run.queue, run.id, run.token) == (queue, job_id, token) and not run.whole
-                    if is_it and run.number not in child.orders:
-                        log.event("info", "cancelling", worker=worker, **named([run]))
-                        give_order(child, entry, run, scoreboard.CANCEL)
+            self.attempt(partial(self._renew_on, queue, children, lease_ms or self._settings.lease_ms))
 
-    def _look_for_lost(self) -> None:
+    def _renew_on(self, queue: str, children: Mapping[str, Child], lease_ms: int) -> None:
+        renewal = self._store.renew(queue, list(children), lease_ms)
+        for worker, word in zip(children, renewal.words, strict=True):
+            if word is Word.SEALED:
+                log.event("warning", "lease_lost", queue=queue, worker=worker)
+        for worker, job_id, token in renewal.marks:
+            child = children[worker]
+            for entry, run in child.slot.under_way():
+                # One of many can't be interrupted alone: the mark is obeyed with its outcome.
+                is_it = (run.queue, run.id, run.token) == (queue, job_id, token) and not run.whole
+                if is_it and run.number not in child.orders:
+                    log.event("info", "cancelling", worker=worker, **named([run]))
+                    give_order(child, entry, run, scoreboard.CANCEL)
+
+    def _look_for_lost(self, queue: str) -> None:
         most, mourn = self._settings.max_lost, self._mourning.add
-        for queue in self._names:
-            for worker, end in self._watch.look(queue, self._store.leases(queue), SYSTEM.monotonic()):
-                reap_lost(self._store, queue, worker, end, self._terms_of, most, mourn)
+        for worker, end in self._watch.look(queue, self._store.leases(queue), SYSTEM.monotonic()):
+            # One that can't be reaped stands in nobody's way.
+            self.attempt(partial(reap_lost, self._store, queue, worker, end, self._terms_of, most, mourn))
 
     def _ingest(self) -> None:
         """Takes in what other programs dropped into the store's inbox; the next round goes on where there is more."""
@@ -303,42 +314,69 @@ class Keeper:
         if took.files or took.bad:
             self._timers.sweep = 0.0
 
-    def _expire(self) -> None:
-        for queue in self._names:
-            expire(self._store, queue, dead_keep_ms=self._settings.dead_keep_ms, dead_limit=self._settings.dead_limit)
+    def _expire(self, queue: str) -> None:
+        expire(self._store, queue, dead_keep_ms=self._settings.dead_keep_ms, dead_limit=self._settings.dead_limit)
 
     # -- the dead of this master
 
-    def reap_soon(self) -> None:
-        """Moves the claims of the dead, where there are any and the store is there."""
+    def reap_soon(self, *, last: bool = False) -> None:
+        """Moves the claims of the dead, where there are any and the store is there. `last`: of all, now or never."""
+        if last:
+            for dead in self._crew.unreaped:
+                dead.try_at = 0.0
         if self._crew.unreaped:
             self.attempt(self.reap)
 
     def reap(self) -> None:
-        """The same. Raises StoreUnavailable; who is not reaped by then stays among the dead."""
+        """The same. Raises StoreUnavailable; who is not reaped by then stays among the dead. One who can't be reaped
+        stands in nobody's way, and is tried again, ever later."""
+        for dead in list(self._crew.unreaped):
+            if dead.try_at > SYSTEM.monotonic():
+                continue
+            try:
+                self._reap_one(dead)
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, others wait behind it
+                dead.failures += 1
+                pause_s = min(REAP_MOST_S, REAP_S * 2.0 ** min(dead.failures, 20))
+                dead.try_at = SYSTEM.monotonic() + pause_s
+                exc = None if isinstance(error, StoreError) else error
+                log.event("error", "reap_failed", worker=dead.worker, tries=dead.failures, error=str(error), exc=exc)
+            else:
+                self._crew.unreaped.remove(dead)
+                self._timers.sweep = 0.0
+
+    def _reap_one(self, dead: Unreaped) -> None:
         store, terms_of, mourn = self._store, self._terms_of, self._mourning.add
         max_lost, max_crashes = self._settings.max_lost, self._settings.max_crashes
-        while self._crew.unreaped:
-            dead = self._crew.unreaped[0]
+        counted: Counter[str] = Counter()
+        failed: Exception | None = None
 
-            def began(claim: Claim, runs: tuple[Run, ...] = dead.runs) -> int:
-                return next((run.started_ms for run in runs if run.is_of(claim)), 0)
+        def began(claim: Claim) -> int:
+            return next((run.started_ms for run in dead.runs if run.is_of(claim)), 0)
 
-            if dead.death.cause == "lost":
-                queues = sorted({*self.all_names, *store.queues()})
-                text = f"worker {dead.worker} ended with its master, which was killed"
-                counted = reap_left(store, queues, dead.worker, began, terms_of, max_lost, mourn, text)
-            elif dead.death.cause == "crashed" and len(dead.runs) > 1:
-                text = f"{dead.death.text}; {len(dead.runs)} jobs were under way, nobody knows whose fault it was"
-                counted = reap_left(store, self.all_names, dead.worker, began, terms_of, max_lost, mourn, text)
-            else:
-                counted = reap_own(store, self.all_names, dead.worker, dead.death, began, terms_of, max_crashes, mourn)
-            self._crew.unreaped.pop(0)
-            if counted["lost"]:
-                log.event("warning", "reaped_lost", worker=dead.worker, jobs=counted["lost"], why=dead.death.text)
-            if counted["released"]:
-                log.event("info", "released", worker=dead.worker, jobs=counted["released"], why=dead.death.text)
-        self._timers.sweep = 0.0
+        is_lost = dead.death.cause == "lost"
+        is_anyones = dead.death.cause == "crashed" and len(dead.runs) > 1
+        text = f"worker {dead.worker} ended with its master, which was killed"
+        if is_anyones:
+            text = f"{dead.death.text}; {len(dead.runs)} jobs were under way, nobody knows whose fault it was"
+        for queue in sorted({*self.all_names, *store.queues()}) if is_lost else self.all_names:
+            try:
+                if is_lost or is_anyones:
+                    counted += reap_left(store, queue, dead.worker, began, terms_of, max_lost, mourn, text)
+                else:
+                    counted += reap_own(store, queue, dead.worker, dead.death, began, terms_of, max_crashes, mourn)
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - its claims on other queues are moved all the same
+                failed = failed or error
+        if counted["lost"]:
+            log.event("warning", "reaped_lost", worker=dead.worker, jobs=counted["lost"], why=dead.death.text)
+        if counted["released"]:
+            log.event("info", "released", worker=dead.worker, jobs=counted["released"], why=dead.death.text)
+        if failed is not None:
+            raise failed
 
     # -- what is left to do
 

@@ -530,7 +530,7 @@ class Master:
         assert self._origin is not None
         # Nobody renews, and nobody gives a sign of life, while the app is imported.
         self._notify.beat(now=True)
-        self._keeper.attempt(lambda: self._keeper.renew(self._settings.lease_ms + int(took_s * 4000)))
+        self._keeper.renew(self._settings.lease_ms + int(took_s * 4000))
         self._keeper.hang_up()
         if self._offline is not None:
             # It ends by itself; should the store still be away, the next image begins another.
@@ -596,7 +596,7 @@ class Master:
             self._bury_children()
             if self._crew.children:
                 time.sleep(0.005)
-        self._keeper.reap_soon()
+        self._keeper.reap_soon(last=True)
         self._say_what_is_left()
         self._keeper.close()
         for server in self._servers:
@@ -611,7 +611,6 @@ class Master:
             log.event("warning", "hooks_not_called", hook="on_dead", jobs=unmourned, why="the pool has ended")
         if unreaped:
             next_start = "" if self._pid_file is None else ", or the next start here"
-            log.event(
-                "error", "not_given_back", workers=unreaped, why=f"the store is away; leases will tell{next_start}"
-            )
+            why = "the store is away" if self._keeper.outage_since is not None else "the store does not do it"
+            log.event("error", "not_given_back", workers=unreaped, why=f"{why}; leases will tell{next_start}")
             self._code = self._code or FAILED

@@ -59,7 +59,7 @@ def fate_of(claim: Claim, death: Death, terms: Terms, *, began_ms: int, max_cras
 
 def reap_own(
     store: Store,
-    queues: Sequence[str],
+    queue: str,
     worker: str,
     death: Death,
     began: Began,
@@ -72,35 +72,34 @@ def reap_own(
     Raises StoreUnavailable where the store is away; then the whole call is to be repeated.
     """
     counted: Counter[str] = Counter()
-    for queue in queues:
-        sealed = store.seal(queue, worker)
-        if sealed.word is Word.UNKNOWN:
-            continue
-        fates = [
-            fate_of(claim, death, terms_of(claim), began_ms=began(claim), max_crashes=max_crashes, worker=worker)
-            for claim in sealed.claims
-        ]
-        retried = [fate for fate in fates if isinstance(fate, Retried)]
-        released = [fate for fate in fates if isinstance(fate, Released)]
-        # A worker's last settling may still arrive: what it settled is not current any more, and that is no fault.
-        for outcome, word in zip(retried, store.retry(queue, worker, retried, again=True), strict=True):
-            counted["dead" if word is Word.DEAD else "retried"] += 1
-            if word is Word.DEAD:
-                mourn(queue, outcome.claim.id)
-            claim = outcome.claim
-            log.event(
-                "warning",
-                "reaped",
-                queue=queue,
-                job=claim.id,
-                token=claim.token,
-                attempt=claim.attempt,
-                outcome=word.value,
-                why=death.text,
-                delay_ms=outcome.delay_ms,
-            )
-        counted["released"] += len(store.release(queue, worker, released, again=True))
-        store.reap(queue, worker, [])
+    sealed = store.seal(queue, worker)
+    if sealed.word is Word.UNKNOWN:
+        return counted
+    fates = [
+        fate_of(claim, death, terms_of(claim), began_ms=began(claim), max_crashes=max_crashes, worker=worker)
+        for claim in sealed.claims
+    ]
+    retried = [fate for fate in fates if isinstance(fate, Retried)]
+    released = [fate for fate in fates if isinstance(fate, Released)]
+    # A worker's last settling may still arrive: what it settled is not current any more, and that is no fault.
+    for outcome, word in zip(retried, store.retry(queue, worker, retried, again=True), strict=True):
+        counted["dead" if word is Word.DEAD else "retried"] += 1
+        if word is Word.DEAD:
+            mourn(queue, outcome.claim.id)
+        claim = outcome.claim
+        log.event(
+            "warning",
+            "reaped",
+            queue=queue,
+            job=claim.id,
+            token=claim.token,
+            attempt=claim.attempt,
+            outcome=word.value,
+            why=death.text,
+            delay_ms=outcome.delay_ms,
+        )
+    counted["released"] += len(store.release(queue, worker, released, again=True))
+    store.reap(queue, worker, [])
     return counted
 
 
@@ -135,7 +134,7 @@ def reap_lost(
 
 def reap_left(
     store: Store,
-    queues: Sequence[str],
+    queue: str,
     worker: str,
     began: Began,
     terms_of: TermsOf,
@@ -149,33 +148,30 @@ def reap_left(
 
     Raises StoreUnavailable where the store is away; then the whole call is to be repeated.
     """
-    counted: Counter[str] = Counter()
+    sealed = store.seal(queue, worker)
+    if sealed.word is Word.UNKNOWN:
+        return Counter()
     now_ms = SYSTEM.now_us() // 1000
-    for queue in queues:
-        sealed = store.seal(queue, worker)
-        if sealed.word is Word.UNKNOWN:
-            continue
-        lost = []
-        for claim in sealed.claims:
-            if (began_ms := began(claim)) > 0:
-                delay_ms = terms_of(claim).backoff.delay_ms(claim.lost + 1)
-                entry = pack_error(
-                    "WorkerLost",
-                    text,
-                    attempt=claim.attempt,
-                    at_ms=now_ms,
-                    started_ms=began_ms,
-                    delay_ms=delay_ms,
-                    worker=worker,
-                )
-                lost.append(Lost(claim, delay_ms, max_lost, entry))
-        held = {one.claim.id for one in lost}
-        released = [Released(claim) for claim in sealed.claims if claim.id not in held]
-        counted["released"] += len(store.release(queue, worker, released, again=True))
-        store.reap(queue, worker, lost)
-        _mourn_lost(queue, lost, mourn)
-        counted["lost"] += len(lost)
-    return counted
+    lost = []
+    for claim in sealed.claims:
+        if (began_ms := began(claim)) > 0:
+            delay_ms = terms_of(claim).backoff.delay_ms(claim.lost + 1)
+            entry = pack_error(
+                "WorkerLost",
+                text,
+                attempt=claim.attempt,
+                at_ms=now_ms,
+                started_ms=began_ms,
+                delay_ms=delay_ms,
+                worker=worker,
+            )
+            lost.append(Lost(claim, delay_ms, max_lost, entry))
+    held = {one.claim.id for one in lost}
+    released = [Released(claim) for claim in sealed.claims if claim.id not in held]
+    given_back = len(store.release(queue, worker, released, again=True))
+    store.reap(queue, worker, lost)
+    _mourn_lost(queue, lost, mourn)
+    return Counter(released=given_back, lost=len(lost))
 
 
 @dataclass(slots=True)

@@ -249,6 +249,8 @@ class Runner:
         try:
             row = orjson.loads(claim.row)
         except ValueError:
+            row = None
+        if not isinstance(row, dict):
             row = {}
         name = row.get("job", "")
         spec = self._registry.get(name) if name in self._registry else None

@@ -133,3 +133,45 @@ def poison():
     assert (dead.state, dead.reason, dead.attempt, dead.crashes) == (State.DEAD, "poison", 3, 3)
     assert "SIGKILL" in dead.errors[0]["error"]
     assert len(rig.ledger.starts(job)) == 3
+
+
+def test_claims_that_cannot_be_moved_keep_back_nobody_elses(redis_rig: Rig) -> None:
+    """One dead worker of this pool and one of a lost host, whose keys somebody broke: those behind them are reaped, and
+    they as well once their keys are mended."""
+    rig = redis_rig
+    rig.app(APP)
+    lost = []
+    for worker in ("lost.host.1.a", "lost.host.1.b"):
+        rig.store.register("default", worker, 100)
+        lost.append(rig.enqueue("short"))
+        assert [claim.id for claim in rig.store.claim("default", worker, 1, 0).claims] == [lost[-1]]
+    with redis.Redis.from_url(rig.url) as client:
+        broken = [_break(client, f"{rig.prefix}:{{default}}:active:lost.host.1.a")]
+        pool = rig.start("--lease", "1s", n=2)
+        # The second of the lost host.
+        rig.until_started(lost[1])
+        first, second = rig.enqueue("once", 60), rig.enqueue("once", 60)
+        pids = [rig.until_started(job) for job in (first, second)]
+        [name] = [worker for worker in rig.store.leases("default").ends if f".{pids[0]}." in worker]
+        broken.append(_break(client, f"{rig.prefix}:{{default}}:active:{name}"))
+        os.kill(pids[0], signal.SIGKILL)
+        rig.until(lambda: pool.lines("worker_died"), "its death is seen")
+        os.kill(pids[1], signal.SIGKILL)
+        rig.until(lambda: rig.ledger.ends(second), "the job of the second has been retried")
+        assert [entry.attempt for entry in rig.ledger.starts(second)] == [1, 2]
+        assert len(rig.ledger.starts(first)) == 1
+        assert any(f"worker={name}" in line for line in pool.lines("reap_failed"))
+        # Each try waits longer than the one before.
+        assert len(pool.lines("reap_failed")) < 20
+        for key in broken:
+            client.delete(key)
+            client.rename(f"{key}:whole", key)
+    rig.until_counts(done=4, active=0)
+    assert pool.stop() == 0
+
+
+def _break(client: redis.Redis, key: str) -> str:
+    """The set stands under another name, and what stands under its own is none."""
+    client.rename(key, f"{key}:whole")
+    client.set(key, "broken")
+    return key
