@@ -151,7 +151,9 @@ class Settings:
     #: The master's pid file; scoreboard and control socket stand beside it.
     pid_file: str | None = _setting(None, Text(_PATH, "path", "a file", optional=True, path=True))
     #: Where Prometheus finds the metrics of this pool, and others its health; None: nowhere. Needs the extra `metrics`.
-    metrics_port: int | None = _setting(None, Count(low=0, high=65535, optional=True))
+    metrics_port: int | None = _setting(
+        None, Count(0, 65535, optional=True, what="port", write="9464, 0 for one that is free, or none")
+    )
     #: The address of that port: 127.0.0.1 for this host alone, 0.0.0.0 for all.
     metrics_host: str = _setting("127.0.0.1", Text(_HOST, "host", "127.0.0.1 or 0.0.0.0"))
     #: Also show the traceback of an error that ends a command.
@@ -324,6 +326,9 @@ _NOT_OURS = re.compile(
 )
 
 
+# A service called batchq-metrics sets a variable that is one of ours, to this.
+_SERVICE = re.compile(r"(?:tcp|udp|sctp)://.*", re.IGNORECASE)
+
 _OWN = "BATCHQ__"
 
 
@@ -365,7 +370,9 @@ def _environment(environ: Mapping[str, str]) -> _Source:
     known = {f"BATCHQ_{key.upper()}": key for key in rules()}
     values: dict[str, object] = {}
     for variable in sorted(environ):
-        if not variable.upper().startswith("BATCHQ_") or _NOT_OURS.fullmatch(variable):
+        if not variable.upper().startswith("BATCHQ_"):
+            continue
+        if _NOT_OURS.fullmatch(variable) and (variable not in known or _SERVICE.fullmatch(environ[variable])):
             continue
         if variable not in known:
             raise unknown(variable, "the environment", list(known))

@@ -331,7 +331,8 @@ class Job:
     enqueued_ms: int
     args: Sequence[Any] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
-    #: Since when it stands in this state, or, delayed, until when.
+    #: Since when it stands in this state; delayed, until when; pending and active, since when it is, or was, ready:
+    #: a job that was given back counts from when it first was.
     since_ms: int = 0
     forgiven: int = 0
     crashes: int = 0

@@ -151,6 +151,9 @@ class Count:
     low: int = 1
     high: int = MAX_COUNT
     optional: bool = False
+    what: str = "whole number"
+    #: An example for who gave none; else a small number.
+    write: str = ""
 
     def read(self, value: object, text: bool) -> int | None:
         if self.optional and _is_none(value):
@@ -158,7 +161,9 @@ class Count:
         if text and isinstance(value, str) and _COUNT.fullmatch(value.strip()):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
-            raise Wrong(f"is no whole number from {self.low} to {self.high}", str(min(max(4, self.low), self.high)))
+            raise Wrong(
+                f"is no {self.what} from {self.low} to {self.high}", self.write or str(min(max(4, self.low), self.high))
+            )
         return value
 
     def show(self, value: Any) -> str:

@@ -501,7 +501,7 @@ class MemoryStore(Store):
                 q.count(place.id, "", "cancelled", now, gone=True)
                 continue
             entry.attempts += 1
-            entry.state, entry.worker, entry.since_ms = State.ACTIVE, worker, now
+            entry.state, entry.worker = State.ACTIVE, worker
             holder.claims[entry.id] = None
             claims.append(entry.claim(q.name))
         if pending:
@@ -604,7 +604,7 @@ class MemoryStore(Store):
         entry.note(outcome.error)
         entry.forgiven += 1
         q.totals["released"] += 1
-        q.put_pending(entry, due_ms(now_us), head=True)
+        q.put_pending(entry, entry.since_ms, head=True)
         return Word.OK
 
     def admit(self, queue: str, worker: str, admissions: Sequence[Admission], *, again: bool = False) -> list[Word]:
@@ -740,7 +740,7 @@ class MemoryStore(Store):
         for place in delayed[:due]:
             entry = q.jobs[place.id]
             q.take(entry)
-            q.put_pending(entry, now)
+            q.put_pending(entry, place.rank)
         q.totals["promoted"] += due
         return due
 

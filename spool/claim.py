@@ -19,7 +19,7 @@ _COUNT = sql("SELECT count(*) FROM job WHERE state=2 AND queue=? AND owner=?")
 _PENDING = sql(
     "SELECT seq,id,attempts,forgiven,crashes,lost,row FROM job WHERE state=0 AND queue=? ORDER BY rank,place LIMIT ?"
 )
-_TAKE = sql("UPDATE job SET state=2,attempts=attempts+1,at=?,owner=? WHERE seq=?")
+_TAKE = sql("UPDATE job SET state=2,attempts=attempts+1,owner=? WHERE seq=?")
 _PROBE = sql(
     "SELECT n_pending,paused,"
     "(SELECT until FROM lease WHERE queue=?1 AND worker=?2),"
@@ -28,7 +28,7 @@ _PROBE = sql(
     "FROM tally WHERE queue=?1"
 )
 _DUE = sql("SELECT seq FROM job WHERE state=1 AND queue=? AND at<=? ORDER BY at,place LIMIT ?")
-_READY = sql("UPDATE job SET state=0,place=?,at=? WHERE seq=?")
+_READY = sql("UPDATE job SET state=0,place=? WHERE seq=?")
 _STIRS = sql(
     "SELECT n_pending,paused,"
     "(SELECT at FROM job WHERE state=1 AND queue=?1 ORDER BY at,place LIMIT 1),"
@@ -84,17 +84,16 @@ def claim(book: Book, worker: str, want: int, held_count: int, *, holds: int | N
 
 
 def _take(book: Book, worker: str, want: int) -> tuple[Claim, ...]:
-    queue, now = book.queue, book.now
     claims: list[Claim] = []
     taken = []
     size = 0
-    cursor = book.db.execute(_PENDING, (queue, want))
+    cursor = book.db.execute(_PENDING, (book.queue, want))
     for seq, id, attempts, forgiven, crashes, lost, row in cursor:
         size += len(row)
         if size > MAX_BYTES and claims:
             break
-        claims.append(Claim(queue, id, attempts + 1, row, forgiven, crashes, lost))
-        taken.append((now, worker, seq))
+        claims.append(Claim(book.queue, id, attempts + 1, row, forgiven, crashes, lost))
+        taken.append((worker, seq))
     cursor.close()
     book.db.executemany(_TAKE, taken)
     book.n["n_pending"] -= len(claims)
@@ -107,7 +106,7 @@ def promote_due(book: Book, limit: int) -> int:
     due = book.db.execute(_DUE, (book.queue, book.now, limit)).fetchall()
     if due:
         place = book.n["tail"] + 1
-        book.db.executemany(_READY, [(at, book.now, seq) for at, (seq,) in enumerate(due, place)])
+        book.db.executemany(_READY, [(at, seq) for at, (seq,) in enumerate(due, place)])
         book.n["tail"] += len(due)
         book.n["n_delayed"] -= len(due)
         book.n["n_pending"] += len(due)

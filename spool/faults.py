@@ -52,7 +52,7 @@ FAULTS: Final = (
     Fault(
         "{n} active jobs that no worker holds (mended: pending at their old place, forgiven)",
         whole("SELECT count(*) FROM job WHERE state=2 AND owner IS NULL"),
-        (whole("UPDATE job SET state=0,at=:now,forgiven=forgiven+1 WHERE state=2 AND owner IS NULL"),),
+        (whole("UPDATE job SET state=0,forgiven=forgiven+1 WHERE state=2 AND owner IS NULL"),),
     ),
     Fault(
         "{n} jobs that have an owner and are not active",

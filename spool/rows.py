@@ -27,6 +27,8 @@ class Standing(NamedTuple):
     noted: int
     rank: int
     place: int
+    #: Active: since when it was ready.
+    at: int
     #: The batch that it is in.
     batch: str | None
 
@@ -131,10 +133,10 @@ class Puts:
         self._book.ready = True
 
     def heads(self, standings: Sequence[tuple[Standing, int]]) -> None:
-        """At the head of their priorities, in this order."""
+        """At the head of their priorities, in this order: ready since they first were."""
         self._book.n["head"] -= len(standings)
         for place, (standing, noted) in enumerate(standings, self._book.n["head"]):
-            self._add(State.PENDING, place, self._book.now, standing, 0, noted)
+            self._add(State.PENDING, place, standing.at, standing, 0, noted)
         self._book.ready = True
 
     def delayed(self, standing: Standing, delay_ms: int, noted: int) -> None:

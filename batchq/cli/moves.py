@@ -125,7 +125,7 @@ def _run(
     """By ids, or by a filter: all is never meant by accident."""
     filtered = bool(chosen.what) or state is not None or (chosen.queue is not None and not ids)
     if not ids and not everything and not filtered:
-        raise click.UsageError(f"give an ID, a filter (--job, --error ...), or --all; see batchq {moving.verb} --help")
+        raise click.UsageError("give an ID, a filter (--job, --error ...), or --all")
     if ids and (everything or filtered):
         raise click.UsageError("IDs stand alone, but for --queue: leave out --all and the filters")
     with reach(url, prefix) as app:

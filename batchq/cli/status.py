@@ -32,8 +32,8 @@ def interval_ms(text: str) -> int:
 def status(as_json: bool, watch: bool, every_ms: int, pid_file: str | None, url: str | None, prefix: str | None) -> int:
     """Show how many jobs stand where, what the workers do, and whether the store is up.
 
-    DONE counts since the queue began, the other columns jobs in that state now; KEPT are completed ones. LAG is the
-    age of the oldest pending job. With --json one object, with --watch one a line.
+    DONE counts since the queue began, the other columns jobs in that state now; KEPT are completed ones. LAG is how
+    long the oldest pending job has been ready. With --json one object, with --watch one a line.
 
     Exit code 4 if the store can't be reached; then the workers shown are those of this host, where a pid file is
     named.

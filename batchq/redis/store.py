@@ -183,6 +183,11 @@ def _words(reply: Reply) -> list[Word]:
     return [_WORDS[word] for word in reply]
 
 
+def _ready_ms(row: dict[str, Any], since: int) -> int:
+    """Since when a job is ready: it came, was due, or, by its note, was retried, put off or requeued."""
+    return max(int(row["t"]), int(row.get("at", 0)), since)
+
+
 def _note(note: bytes) -> tuple[int, int, int, int, int, str, list[bytes]]:
     """forgiven, crashes, lost, cancel mark, ready since, reason, error lines. The layout is in lua/include/note.lua."""
     if not note:
@@ -733,14 +738,12 @@ class RedisStore(Store):
                 break
         names = ("pending", "delayed", "active", "completed", "dead")
         counts = {name: int(n) for name, n in zip(names, answer[1:6], strict=True)}
-        now, row, note = int(answer[6]), answer[7], answer[8]
-        meta = {answer[i].decode(): answer[i + 1] for i in range(9, len(answer), 2)}
-        age = 0
-        if row:
-            stamps = orjson.loads(row)
-            age = max(0, now - max(stamps["t"], stamps.get("at", 0), _note(note)[4]))
+        now, end = int(answer[6]), 8 + 2 * int(answer[7])
+        heads = ((orjson.loads(answer[i]), _note(answer[i + 1])[4]) for i in range(8, end, 2) if answer[i])
+        age = max((now - _ready_ms(row, since) for row, since in heads), default=0)
+        meta = {answer[i].decode(): answer[i + 1] for i in range(end, len(answer), 2)}
         totals = {name: int(meta.get(name, 0)) for name in TOTALS}
-        return QueueStats("paused" in meta, counts, totals, age)
+        return QueueStats("paused" in meta, counts, totals, max(0, age))
 
     def get(self, queue: str, job_id: str) -> Job | None:
         jobs = self._read(queue, [job_id])
@@ -769,7 +772,7 @@ class RedisStore(Store):
                 continue
             forgiven, crashes, lost, cancel, since, reason, errors = _note(notes[i] or b"")
             worker = next((w for w, held in zip(workers, active, strict=True) if held[i]), "")
-            found, since_ms = State.PENDING, max(row["t"], row.get("at", 0), since)
+            found, since_ms = State.PENDING, _ready_ms(row, since)
             if delayed[i] is not None:
                 found, since_ms = State.DELAYED, int(float(delayed[i])) // 4096
             elif dead[i] is not None:

@@ -13,9 +13,11 @@
 -- ARGV  1.. worker     all that have a lease, as read before
 --
 -- Returns changed (the workers are others now: read them again) |
---   ok, pending, delayed, active, completed, dead, now ms, row of the head, note of the head, totals and other fields of meta
+--   ok, pending, delayed, active, completed, dead, now ms, number of heads, of each its row and note, then the fields of meta:
+--   totals and others. A head is the next pending job of a priority
 --! include clock
 --! include whole
+--! include ready
 local pending, prioritized, delayed, dead, completed, leases, rows, notes, meta = unpack(KEYS, 1, 9)
 
 if redis.call('ZCARD', leases) ~= #ARGV then return {'changed'} end
@@ -24,12 +26,21 @@ for i, worker in ipairs(ARGV) do
   if not redis.call('ZSCORE', leases, worker) then return {'changed'} end
   active = active + redis.call('SCARD', KEYS[9 + i])
 end
-local head = redis.call('ZRANGEBYSCORE', prioritized, '-inf', '(0', 'LIMIT', 0, 1)[1]
-  or redis.call('LINDEX', pending, 0) or redis.call('ZRANGE', prioritized, 0, 0)[1]
+local heads, low = {redis.call('LINDEX', pending, 0) or nil}, '-inf'
+while true do
+  local first = redis.call('ZRANGEBYSCORE', prioritized, low, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  if not first[1] then break end
+  heads[#heads + 1] = first[1]
+  -- All of a priority stand below the next multiple of a band.
+  low = string.format('%.0f', (math.floor(tonumber(first[2]) / BAND) + 1) * BAND)
+end
 local answer = {
   'ok', redis.call('LLEN', pending) + redis.call('ZCARD', prioritized), redis.call('ZCARD', delayed), active,
-  redis.call('ZCARD', completed), redis.call('ZCARD', dead), whole(due_ms(clock())),
-  head and redis.call('HGET', rows, head) or '', head and redis.call('HGET', notes, head) or '',
+  redis.call('ZCARD', completed), redis.call('ZCARD', dead), whole(due_ms(clock())), #heads,
 }
+for _, head in ipairs(heads) do
+  answer[#answer + 1] = redis.call('HGET', rows, head) or ''
+  answer[#answer + 1] = redis.call('HGET', notes, head) or ''
+end
 for _, field in ipairs(redis.call('HGETALL', meta)) do answer[#answer + 1] = field end
 return answer

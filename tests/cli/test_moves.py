@@ -63,7 +63,7 @@ def test_requeue_all(run: Run, scene: Scene) -> None:
 def test_requeue_wants_ids_or_all(run: Run, scene: Scene, args: tuple[str, ...]) -> None:
     """Neither and both are wrong usage: all is never meant by accident."""
     scene.dead("d")
-    run("requeue", *args).refused(2, "--all")
+    assert run("requeue", *args).refused(2, "--all").err.count("--help") == 1
     assert states(scene) == {"dead": 1}
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from batchq.errors import ConfigError
-from batchq.job import Completed, Page
+from batchq.job import Completed, Page, Released
 from batchq.lifecycle import COUNTED, TOTALS, State, Word
 from batchq.store import Store
 from tests.contract.conftest import Ground
 from tests.contract.helpers import (
+    DRIFT_MS,
     OUTCOMES,
     Q,
     a_job,
@@ -204,6 +205,34 @@ def test_age_of_the_oldest_pending_job_grows(store: Store, clock: Ground) -> Non
     assert store.stats(Q).oldest_pending_age_ms == 0
     assert state_of(store, "later") is State.DELAYED
     store.complete(Q, "w1", [Completed(claim) for claim in claims])
+
+
+def test_age_counts_from_when_a_job_was_first_ready(store: Store, clock: Ground) -> None:
+    """Given back it is as old as before, also after a while in a worker's hands; a delayed one counts from its time."""
+    enlist(store, lease_ms=900_000)
+    put(store, "a")
+    clock.advance(30_000)
+    [claim] = take(store)
+    clock.advance(60_000)
+    assert settle(store, Released(claim)) is Word.OK
+    assert 90_000 <= store.stats(Q).oldest_pending_age_ms < 90_000 + DRIFT_MS
+    [claim] = take(store)
+    settle(store, Completed(claim))
+    put(store, a_job("b", delay_ms=10_000))
+    clock.advance(30_000)
+    store.promote(Q, 10)
+    assert 20_000 - 10 <= store.stats(Q).oldest_pending_age_ms < 20_000 + DRIFT_MS
+    store.complete(Q, "w1", [Completed(one) for one in take(store)])
+
+
+def test_age_is_that_of_the_oldest_of_any_priority(store: Store, clock: Ground) -> None:
+    """Young jobs that go first do not hide an old one that they keep waiting."""
+    for place, priority in enumerate((-3, -2, 0, 4)):
+        put(store, a_job(f"old{place}", priority=priority))
+        clock.advance(50_000)
+        put(store, *(a_job(f"young{place}.{level}", priority=level) for level in (-100, 3, 5, 100)))
+        assert 50_000 <= store.stats(Q).oldest_pending_age_ms < 50_000 + DRIFT_MS
+        store.purge(Q, State.PENDING, [job.id for job in store.jobs(Q, State.PENDING).jobs])
 
 
 def test_clock_is_the_store_s(store: Store, clock: Ground) -> None:

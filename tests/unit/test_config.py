@@ -170,6 +170,13 @@ def test_a_wrong_value_names_setting_value_source_and_remedy(here: Path) -> None
     assert message == 'lease: "half a minute" is no duration (from BATCHQ_LEASE); write 30s or 30'
 
 
+def test_a_port_has_a_hint_of_its_own(here: Path) -> None:
+    """What is shown to write is a port, not any small number."""
+    message = refusal(environ={"BATCHQ_METRICS_PORT": "70000"}, cwd=here)
+    said = "is no port from 0 to 65535 (from BATCHQ_METRICS_PORT); write 9464, 0 for one that is free, or none"
+    assert message == f'metrics_port: "70000" {said}'
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "2.5", "100000", "08", "1_0", "", "eight", 0, -1, 2.5, 100_000, True, []])
 def test_impossible_numbers_of_processes_are_refused(here: Path, value: object) -> None:
     """-n takes a whole number from 1 to 256 and nothing that merely looks like one."""
@@ -259,6 +266,7 @@ def test_the_program_s_own_and_kubernetes_variables_are_passed_over(here: Path) 
         "BATCHQ_PORT_80_TCP_ADDR": "10.0.0.1",
         "BATCHQ_REDIS_SERVICE_HOST": "10.0.0.2",
         "BATCHQ_REDIS_PORT_6379_TCP": "tcp://10.0.0.2:6379",
+        "BATCHQ_METRICS_PORT": "tcp://10.0.0.3:9464",
         "BATCHQ_URL": "",
         "BATCHQ_GRACE": "1",
     }
