@@ -183,11 +183,15 @@ class Settings:
         return store.removeprefix("spool:") if store.startswith("spool:") else self.spool or str(default_spool())
 
     def limits(self) -> dict[str, Any]:
-        """What a pool is bound by, for its first line: as one would write it."""
+        """What a pool is bound by, and where its fallback is, for its first words: as one would write it."""
         names = ("lease", "timeout", "grace", "max_attempts", "max_rss", "max_jobs")
         shown = {key: rules()[key].kind.show(getattr(self, rules()[key].name)) for key in names}
-        is_spool = not self.store_url.startswith(("redis", "unix"))
-        return shown | {"fallback": "none" if is_spool or not self.fallback else self.spool}
+        return shown | {"fallback": "none" if self.stores_in_spool or not self.fallback else self.spool}
+
+    @property
+    def stores_in_spool(self) -> bool:
+        """The store is a spool, so that nothing else can be one for it."""
+        return not self.store_url.startswith(("redis", "unix"))
 
     def effective(self) -> list[tuple[str, str, str]]:
         """(setting, value as one would write it, source), in the order of this class; passwords are masked."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 import traceback
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, Literal
 
 from batchq import context
@@ -28,8 +30,15 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 VALUE_MAX = 2000
 
 
-def event(level: Level, verb: str, /, *, exc: BaseException | None = None, **keys: object) -> None:
-    """Logs one event. Keys whose value is None are left out. `exc` adds its traceback.
+#: Rows under an event's first line on a terminal: a name, and parts, between which a row may be folded.
+Block = Sequence[tuple[str, Sequence[str]]]
+
+
+def event(
+    level: Level, verb: str, /, *, exc: BaseException | None = None, block: Block | None = None, **keys: object
+) -> None:
+    """Logs one event. Keys whose value is None are left out. `exc` adds its traceback. `block` is what a person on a
+    terminal reads in place of the keys; files, pipes and JSON have the keys, on one line.
 
     info: what goes well. warning: what was repaired. error: what a person must see.
     """
@@ -37,17 +46,18 @@ def event(level: Level, verb: str, /, *, exc: BaseException | None = None, **key
     if logger.isEnabledFor(number):
         keys = {key: value for key, value in keys.items() if value is not None}
         info = None if exc is None else (type(exc), exc, exc.__traceback__)
-        logger.log(number, "%s", Event(verb, keys), exc_info=info)
+        logger.log(number, "%s", Event(verb, keys, block), exc_info=info)
 
 
 class Event:
     """An event whose text is made when a handler writes it."""
 
-    __slots__ = ("keys", "verb")
+    __slots__ = ("block", "keys", "verb")
 
-    def __init__(self, verb: str, keys: dict[str, object]) -> None:
+    def __init__(self, verb: str, keys: dict[str, object], block: Block | None = None) -> None:
         self.verb = verb
         self.keys = keys
+        self.block = block
 
     def __str__(self) -> str:
         return " ".join([self.verb, *(f"{key}={show(value)}" for key, value in self.keys.items())])
@@ -63,6 +73,10 @@ def show(value: object) -> str:
     if text and text.isprintable() and not any(mark in text for mark in " \"'=\\"):
         return text
     return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else show(text)
 
 
 def _cut(text: str) -> str:
@@ -145,13 +159,41 @@ class _Format(logging.Formatter):
 class TextFormat(_Format):
     """`2026-01-01T00:00:00.000Z info reaped queue=mail ...`, then the traceback's lines, if there is one."""
 
+    def __init__(self, terminal: int | None = None) -> None:
+        """`terminal`: the descriptor, where a person reads; events that have a block are shown by it then."""
+        super().__init__()
+        self._terminal = terminal
+
     def format(self, record: logging.LogRecord) -> str:
         found = self.event_of(record)
         # Foreign lines through this logger are kept on one line as well.
         text = str(found) if found else show(record.getMessage())
+        if self._terminal is not None and found and found.block is not None:
+            text = "\n".join([found.verb, *fold(found.block, width_of(self._terminal))])
         line = f"{self.time_of(record)} {record.levelname.lower()} {text}"
         trace = self.trace_of(record)
         return f"{line}\n{trace}" if trace else line
+
+
+def width_of(terminal: int) -> int:
+    """Its columns; 80 where it does not tell."""
+    try:
+        return os.get_terminal_size(terminal).columns or 80
+    except OSError:
+        return 80
+
+
+def fold(block: Block, columns: int) -> Iterator[str]:
+    """The lines of a block: names in one column, parts beside them, and below where there is no more room."""
+    wide = max((len(name) for name, _ in block), default=0)
+    for name, parts in block:
+        line = f"  {name:<{wide}}"
+        for at, part in enumerate(map(_printable, parts)):
+            if at and len(line) + 2 + len(part) > columns:
+                yield line
+                line = f"  {'':<{wide}}"
+            line += f"  {part}"
+        yield line
 
 
 class JsonFormat(_Format):
@@ -175,7 +217,7 @@ class JsonFormat(_Format):
 def setup(format: str = "text", level: str = "info", stream: IO[str] | None = None) -> logging.Handler:
     """Writes the events to a stream (stderr). For programs of ours: it replaces what an earlier call put there."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormat() if format == "json" else TextFormat())
+    handler.setFormatter(JsonFormat() if format == "json" else TextFormat(_terminal(handler.stream)))
     handler.set_name("batchq")
     for other in list(logger.handlers):
         if other.get_name() == "batchq":
@@ -184,6 +226,14 @@ def setup(format: str = "text", level: str = "info", stream: IO[str] | None = No
     logger.setLevel(_LEVELS[level])
     logger.propagate = False
     return handler
+
+
+def _terminal(stream: IO[str]) -> int | None:
+    """The descriptor of a stream that a person reads."""
+    try:
+        return stream.fileno() if stream.isatty() else None
+    except (OSError, ValueError):
+        return None
 
 
 def setup_all(format: str = "text", level: str = "info") -> None:

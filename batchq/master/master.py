@@ -194,7 +194,7 @@ class Master:
         self._control = self._open_control()
         self._servers = [one for one in (self._control, self._open_exporter()) if one is not None]
         verb = "started" if self._heritage is None else "took_over"
-        log_started(verb, self._app, self._settings, queues=self._names, processes=self.processes, server=met[0])
+        log_started(verb, self._app, self._settings, queues=self._queues, processes=self.processes, server=met[0])
         for warning in met[1] if self._heritage is None else ():
             log.event("warning", "store_warning", why=warning)
         # Not collected before: the holes would be filled by the children, each page of them a copy.

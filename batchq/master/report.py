@@ -18,21 +18,39 @@ from batchq.system.scoreboard import Run
 from batchq.worker.recycle import cpu_ms, rss_bytes
 
 
-def log_started(verb: str, app: App, settings: Settings, *, queues: Sequence[str], processes: int, server: str) -> None:
-    """What it serves, with what; and which handlers may run for ever."""
+def log_started(
+    verb: str, app: App, settings: Settings, *, queues: Sequence[tuple[str, int]], processes: int, server: str
+) -> None:
+    """What it serves, with what; and which handlers may run for ever. On a terminal a block, else one line."""
     registry = app.registry
+    limits = settings.limits()
+    fallback = limits.pop("fallback")
+    served = [name if weight == 1 else f"{name}:{weight}" for name, weight in queues]
+    where, store = settings.app or app.name, masked(settings.store_url)
+    many = settings.concurrency if settings.concurrency > 1 else None
     log.event(
         "info",
         verb,
         version=__version__,
         pid=os.getpid(),
-        app=app.name,
-        store=masked(settings.store_url),
+        app=where,
+        store=store,
         server=server or None,
         processes=processes,
-        queues=",".join(queues),
+        concurrency=many,
+        queues=",".join(served),
         handlers=len(registry),
-        **settings.limits(),
+        **limits,
+        fallback=fallback,
+        block=[
+            ("version", [f"batchq {__version__}", f"pid {os.getpid()}"]),
+            ("app", [where, f"{len(registry)} handler{'' if len(registry) == 1 else 's'}"]),
+            ("store", [store, *([f"({server})"] if server else [])]),
+            ("queues", served),
+            ("workers", [str(processes), *([f"each with {many} jobs at once"] if many else [])]),
+            ("limits", [f"{key}={value}" for key, value in limits.items()]),
+            ("fallback", ["none: the store is a spool itself" if settings.stores_in_spool else fallback]),
+        ],
     )
     unlimited = [name for name in registry.names() if not registry.get(name).timeout_ms]
     if unlimited and settings.timeout_ms is None:

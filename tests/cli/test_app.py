@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from batchq.cli.start import HELP
 from batchq.config import rules
 
-from .conftest import Run
+from .conftest import BATCHQ, Run, environment
+from .terminal import Terminal
 
 APP = """
 from batchq.app import App
@@ -186,6 +188,33 @@ def test_a_wrong_variable_stops_every_command(
 ) -> None:
     """A setting that would have no effect is an error, not a silence."""
     run(*command, env=env).refused(2, *said)
+
+
+def test_a_pool_s_first_words(run: Run, shop: Path, url: str) -> None:
+    """On a terminal a block that fits it; elsewhere one event with the same as keys, for what reads logs."""
+    args = ("start", "-n", "1", "-q", "mail:5", "-q", "default", "--burst", "shop:app")
+    with Terminal([*BATCHQ, *args], environment(BATCHQ_URL=url), shop, columns=60) as shown:
+        assert shown.wait() == 0
+        text = shown.text
+    lines = text[text.index(" info started\n") :].splitlines()[1:]
+    block = [line for line in lines if line.startswith("  ")]
+    assert [line.split()[0] for line in block if line[2] != " "] == [
+        *("version", "app", "store", "queues", "workers", "limits", "fallback")
+    ]
+    # A url is never broken.
+    assert all(len(line) <= 60 for line in block if url not in line)
+    told = " ".join(" ".join(block).split())
+    assert "app shop:app 2 handlers" in told
+    assert f"store {url} (" in told
+    assert "queues mail:5 default workers 1 limits lease=15s timeout=none" in told
+    assert told.endswith("fallback none: the store is a spool itself")
+    piped = run(*args).ended(
+        0, "started version=", "app=shop:app", f"store={url}", "queues=mail:5,default", "lease=15s"
+    )
+    assert len([line for line in piped.err.splitlines() if "started" in line]) == 1
+    entries = [json.loads(line) for line in run(*args, "--log-format", "json").ended(0).err.splitlines()]
+    [started] = [entry for entry in entries if entry["event"] == "started"]
+    assert (started["app"], started["processes"], started["fallback"]) == ("shop:app", 1, "none")
 
 
 def test_burst_never_takes_the_app_for_its_value(run: Run, shop: Path) -> None:
