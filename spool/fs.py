@@ -292,17 +292,20 @@ def flush_dir(path: str) -> None:
 class Log:
     """A descriptor of the ledger's write-ahead log, held to flush it. SQLite puts no locks on this file."""
 
+    #: What SQLite writes before the first frame, and before the page of each.
+    _HEADER, _FRAME = 32, 24
+
     def __init__(self, path: str) -> None:
         self._path = path
         self._fd = -1
 
-    def flush(self) -> None:
-        """Hardens every commit that any process made so far. Nothing to do where the log is gone: the last close of
-        the ledger has moved it into the database, and flushed that."""
+    def _find(self) -> bool:
+        """Opens the log that stands there now. False where there is none: the last close of the ledger has moved it
+        into the database, and flushed that."""
         try:
             now = os.stat(self._path)
         except FileNotFoundError:
-            return
+            return False
         if self._fd >= 0:
             then = os.fstat(self._fd)
             if (then.st_ino, then.st_dev) != (now.st_ino, now.st_dev):
@@ -311,8 +314,23 @@ class Log:
             try:
                 self._fd = os.open(self._path, os.O_RDWR | _SAFE)
             except FileNotFoundError:
-                return
-        flush(self._fd)
+                return False
+        return True
+
+    def flush(self) -> None:
+        """Hardens every commit that any process made so far."""
+        if self._find():
+            flush(self._fd)
+
+    def is_longer(self, size: int) -> bool:
+        """Whether more than so many bytes of it are in use. The size of the file does not tell: when all was moved into
+        the database, SQLite begins anew at its start. But each frame has the salts of the header that it came under."""
+        if not self._find():
+            return False
+        head = os.pread(self._fd, self._HEADER, 0)
+        frame = self._FRAME + int.from_bytes(head[8:12], "big")
+        salts = os.pread(self._fd, 8, self._HEADER + size // frame * frame + 8)
+        return len(salts) == 8 and salts == head[16:24]
 
     def close(self) -> None:
         if self._fd >= 0:

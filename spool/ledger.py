@@ -28,9 +28,10 @@ Durability = Literal["power", "strict", "process"]
 Row = tuple[Any, ...]
 T = TypeVar("T")
 
-#: The log is moved into the database when it is larger than this; it is looked at after so many commits.
+#: The log is moved into the database when more of it is in use: half of the ballast, so that on a full disk the room
+#: which that gives takes it. It is looked at after so many commits, or changed rows.
 _LOG_BYTES = 4 << 20
-_LOOK_EVERY = 16
+_LOOK_EVERY, _LOOK_ROWS = 16, 500
 #: Somebody reads in one transaction for so long that the log can't begin anew: said, and then enqueue is refused.
 LONG_LOG_BYTES = 64 << 20
 _LOG_MOST_BYTES = 1 << 30
@@ -124,6 +125,8 @@ class Ledger:
         self._pid = os.getpid()
         self._writing = False
         self._commits = 0
+        #: Rows that the connection had changed at the last look.
+        self._looked = 0
         #: Guards what follows. Taken after `lock`, never before it.
         self._log_lock = threading.RLock()
         self._log = fs.Log(self.layout.wal)
@@ -163,8 +166,7 @@ class Ledger:
                 db.execute("COMMIT")
                 fs.passed("T4")
                 self._commits = commit = self._commits + 1
-                if not commit % _LOOK_EVERY:
-                    self._checkpoint(db)
+                rows = db.total_changes
             except sqlite3.Error as error:
                 self._failed(db, error)
             finally:
@@ -181,6 +183,9 @@ class Ledger:
                 wake.push(self.layout, "timer", book.queue)
         if flush >= self._least:
             self._harden(commit)
+        if not commit % _LOOK_EVERY or rows - self._looked >= _LOOK_ROWS:
+            self._looked = rows
+            self._shorten(commit)
 
     def run(self, flush: Flush, move: Callable[[Tx], T]) -> T:
         """A move that must go on when the disk is full: it may use the ballast."""
@@ -188,7 +193,10 @@ class Ledger:
             with self.write(flush) as tx:
                 return move(tx)
         except StoreFull:
-            ballast.drop(self.layout)
+            if ballast.drop(self.layout):
+                with self.alone() as db:
+                    # With the room that this gives: what is left of it would be too little later.
+                    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         with self.write(flush) as tx:
             return move(tx)
 
@@ -328,16 +336,41 @@ class Ledger:
                 ) from error
             self._flushed = covers
 
+    def _shorten(self, commit: int) -> None:
+        """Moves a long log into the database. Committed is committed: what can't be done now, a later one does."""
+        with suppress(OSError), self._log_lock:
+            if not self._log.is_longer(_LOG_BYTES):
+                return
+        try:
+            # SQLite flushes the log before it moves it: here nobody waits at the gate for that.
+            self._harden(commit)
+        except StoreError as error:
+            log.event("error", "flush_failed", error=str(error))
+            return
+        with self.lock:
+            db = self._db
+            if db is None or self._writing or self._broken:
+                return
+            try:
+                self._gate.lock()
+                if self._gate.stands():
+                    self._checkpoint(db)
+            finally:
+                if self._gate.is_open:
+                    self._gate.unlock()
+
     def _checkpoint(self, db: sqlite3.Connection) -> None:
-        """Under the gate: moves a long log into the database."""
-        if fs.size_of(self.layout.wal) > _LOG_BYTES:
-            # Committed is committed: what a checkpoint can't do now, a later one does.
-            with suppress(sqlite3.Error):
-                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            now = self.clock.monotonic()
-            if fs.size_of(self.layout.wal) > LONG_LOG_BYTES and now >= self._tell_at:
-                self._tell_at = now + _TELL_S
-                log.event("warning", "log_grows", path=self.layout.wal, readers=self._readers())
+        """Under the gate."""
+        with suppress(OSError), self._log_lock:
+            # Race: another was first.
+            if not self._log.is_longer(_LOG_BYTES):
+                return
+        with suppress(sqlite3.Error):
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        now = self.clock.monotonic()
+        if fs.size_of(self.layout.wal) > LONG_LOG_BYTES and now >= self._tell_at:
+            self._tell_at = now + _TELL_S
+            log.event("warning", "log_grows", path=self.layout.wal, readers=self._readers())
 
     def _readers(self) -> str:
         """Who has the database open besides this process, most likely in a long transaction."""
@@ -365,6 +398,7 @@ class Ledger:
                 self._gate.open()
                 self._gate.lock_within(writelock.OPEN_S)
                 self._db = opening.connect(self.layout)
+                self._looked = 0
                 self._gate.unlock()
             except BaseException as error:
                 self._gate.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sqlite3
 import threading
@@ -14,7 +15,7 @@ import pytest
 from batchq.errors import ConfigError, QueueFull, StoreError, StoreFull, StoreUnavailable
 from batchq.job import Completed, Mark
 from batchq.lifecycle import Word
-from batchq.spool import SpoolStore, fs, ledger, opening
+from batchq.spool import SpoolStore, fs, ledger, opening, writelock
 from tests.unit.spool.helpers import LEASE_MS, Q, a_job, check_books, claim_all, fork, run, wait
 
 
@@ -123,6 +124,58 @@ def test_log_does_not_grow_for_ever(store: SpoolStore, path: Path) -> None:
         store.enqueue(Q, [a_job()._replace(row=row)])
     assert (path / "queue.db-wal").stat().st_size < 16 << 20
     assert (path / "queue.db").stat().st_size > 8 << 20
+
+
+def test_log_is_moved_when_it_is_long_again_and_is_flushed_before_anybody_waits(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file never shrinks: that it was long once must not move it for ever after. And a flush takes its time."""
+    monkeypatch.setattr(ledger, "_LOG_BYTES", 2 << 20)
+    store = SpoolStore(path, durability="process")
+    moved: list[str] = []
+    store._ledger._opened().set_trace_callback(lambda text: moved.append(text) if "checkpoint" in text else None)
+    gate = writelock.WriteLock(str(path / "gate"))
+    gate.open()
+    free = []
+
+    def flush(fd: int) -> None:
+        # Whether another could have the gate now.
+        free.append(fs.try_lock(gate._fd))
+        gate.unlock()
+
+    monkeypatch.setattr(fs, "flush", flush)
+    for _ in range(480):
+        store.enqueue(Q, [a_job()])
+    # Some twenty kilobytes each: about a hundred fill it.
+    assert 2 <= len(moved) <= 8
+    assert free == [True] * len(moved)
+    gate.close()
+    store.close()
+    check_books(path)
+
+
+def test_log_that_can_not_be_flushed_is_not_moved(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk fails under a move that promised no flush: it is done all the same, and the log tells."""
+    caplog.set_level(logging.ERROR, "batchq")
+    monkeypatch.setattr(ledger, "_LOG_BYTES", 1 << 16)
+    store = SpoolStore(path, durability="process")
+    moved: list[str] = []
+    store._ledger._opened().set_trace_callback(lambda text: moved.append(text) if "checkpoint" in text else None)
+
+    def flush(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "flush", flush)
+        words = [store.enqueue(Q, [a_job()]) for _ in range(ledger._LOOK_EVERY)]
+    assert words == [[Word.OK]] * ledger._LOOK_EVERY
+    assert "flush_failed" in caplog.text
+    assert not moved
+    assert store.stats(Q).counts["pending"] == ledger._LOOK_EVERY
+    store.close()
+    check_books(path)
 
 
 # -- errors --------------------------------------------------------------------------------------------------------
@@ -416,7 +469,8 @@ def test_sweep_forgets_marks_and_ids_that_are_over(path: Path) -> None:
     from batchq.store import Limits
 
     clock = ManualClock()
-    store = SpoolStore(path, clock=clock, limits=Limits(mark_ttl_ms=10_000, remember_ms=10_000))
+    limits = Limits(mark_ttl_ms=10_000, remember_ms=10_000)
+    store = SpoolStore(path, clock=clock, limits=limits, durability="process")
     for n in range(2500):
         store.enqueue(Q, [a_job(f"old{n}", given=True)], Mark(f"old{n}", 1))
     while claims := claim_all(store, "w1"):
