@@ -13,7 +13,7 @@ from typing import Self
 
 from batchq.cli.endings import say
 from batchq.config import masked
-from batchq.errors import ConfigError
+from batchq.errors import BatchqError, ConfigError
 from batchq.job import random_name
 from batchq.stores import KINDS
 
@@ -83,12 +83,19 @@ def _unused(path: Path) -> Path:
 
 def _remove_keys(url: str, prefix: str) -> None:
     """Removes every key that begins with the prefix, which is nobody else's. Says so where it can't."""
-    import redis
+    from batchq.redis.dial import dialer_for
+    from batchq.redis.replies import Unreached
 
+    link = dialer_for(url, socket_timeout_s=5.0).link()
+    cursor = b"0"
     try:
-        with redis.Redis.from_url(url) as client:
-            keys: list[bytes] = list(client.scan_iter(match=f"{prefix}:*", count=1000))
-            for start in range(0, len(keys), 500):
-                client.delete(*keys[start : start + 500])
-    except redis.RedisError as error:
+        while True:
+            [[cursor, keys]] = link.ask([("SCAN", cursor, "MATCH", f"{prefix}:*", "COUNT", 500)])
+            if keys:
+                link.ask([("UNLINK", *keys)])
+            if cursor == b"0":
+                break
+    except (Unreached, BatchqError) as error:
         say(f"batchq demo: the keys {prefix}:* are still in {masked(url)}: {error}")
+    finally:
+        link.close()

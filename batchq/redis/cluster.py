@@ -7,17 +7,18 @@ so (MOVED), or sends one call on (ASK); neither has executed it. Knows nothing o
 from __future__ import annotations
 
 import copy
+from binascii import crc_hqx
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
-
-import redis
-from redis.crc import key_slot
 
 from batchq.clock import monotonic
 from batchq.errors import ConfigError, InternalError
-from batchq.redis.dial import ASK_S, Address, Dialer, taken_apart, written
-from batchq.redis.link import FOR_EVER, Command, Link, Reply
+from batchq.redis.dial import ASK_S, Dialer
+from batchq.redis.link import FOR_EVER, Link
 from batchq.redis.replies import Unreached, raise_for
+from batchq.redis.target import Address, taken_apart, written
+from batchq.redis.wire import Command, ErrorReply, Reply
 
 #: A call is sent on so often at most before the cluster counts as unsettled.
 HOPS = 5
@@ -94,7 +95,7 @@ class ClusterDialer(Dialer):
     def node(self, at: Address) -> Dialer:
         """A dialer to one node."""
         made = copy.copy(self)
-        made._kwargs = self._kwargs | {"host": at[0], "port": at[1]}
+        made.target = replace(self.target, host=at[0], port=at[1])
         made.where = written(at)
         return made
 
@@ -117,6 +118,7 @@ class ClusterLink(Link):
         self._links: dict[Address, Link] = {}
         #: The one that waits for a reply.
         self._waiting: Link | None = None
+        self._asked: Address = ("", 0)
         self.until = FOR_EVER
         self.new_lane()
 
@@ -133,7 +135,7 @@ class ClusterLink(Link):
             for _ in range(HOPS):
                 left = self._round(commands, left, replies)
                 if not left:
-                    if any(isinstance(reply, redis.exceptions.ClusterDownError) for reply in replies):
+                    if any(_code_of(reply) == "CLUSTERDOWN" for reply in replies):
                         self._slots.forget()
                     return replies
                 executed = len(left) < len(commands)
@@ -179,18 +181,17 @@ class ClusterLink(Link):
                 if errand.asking:
                     next(answers)
                 reply = next(answers)
-                if isinstance(reply, redis.exceptions.AskError | redis.exceptions.MovedError):
+                if _code_of(reply) in ("MOVED", "ASK"):
                     left.append(self._sent_on(errand, reply, node))
                 else:
                     replies[errand.place] = reply
         return sorted(left)
 
-    def _sent_on(self, errand: _Errand, reply: Any, asked: Address) -> _Errand:
-        node = (reply.host or asked[0], reply.port)
-        is_ask = isinstance(reply, redis.exceptions.AskError) and not isinstance(reply, redis.exceptions.MovedError)
-        if not is_ask:
-            self._slots.moved(reply.slot_id, node)
-        return _Errand(errand.place, node, is_ask)
+    def _sent_on(self, errand: _Errand, reply: ErrorReply, asked: Address) -> _Errand:
+        slot, node = _read_moved(reply, asked)
+        if reply.code == "MOVED":
+            self._slots.moved(slot, node)
+        return _Errand(errand.place, node, reply.code == "ASK")
 
     def _learn(self) -> None:
         """Asks one node after the other who has which slot. Raises Unreached where none says."""
@@ -200,7 +201,7 @@ class ClusterLink(Link):
             link.until = min(self.until, monotonic() + ASK_S)
             try:
                 [ranges] = link.ask([("CLUSTER", "SLOTS")])
-                if isinstance(ranges, redis.ResponseError):
+                if isinstance(ranges, ErrorReply):
                     raise_for(ranges, written(node))
             except Unreached as error:
                 error.sent = False
@@ -219,7 +220,7 @@ class ClusterLink(Link):
     def send(self, command: Command) -> None:
         """As Link. All keys of the command are in one slot."""
         [errand] = self._errands([command])
-        self._waiting = self._link(errand.node)
+        self._waiting, self._asked = self._link(errand.node), errand.node
         self._waiting.until = self.until
         try:
             self._waiting.send(command)
@@ -230,8 +231,9 @@ class ClusterLink(Link):
     def receive(self) -> Reply:
         try:
             return self._awaited().receive()
-        except redis.exceptions.MovedError as moved:
-            self._slots.moved(moved.slot_id, (moved.host, moved.port))
+        except ErrorReply as error:
+            if error.code == "MOVED":
+                self._slots.moved(*_read_moved(error, self._asked))
             raise
         except Unreached:
             self._slots.forget()
@@ -259,4 +261,23 @@ def _slot_of(command: Command) -> int | None:
     if command[0] in _KEYLESS:
         return None
     key = command[3] if command[0] == "EVALSHA" else command[1]
-    return key_slot(key.encode() if isinstance(key, str) else bytes(key))
+    return slot_of_key(key.encode() if isinstance(key, str) else bytes(key))
+
+
+def slot_of_key(key: bytes) -> int:
+    """CRC-16 of the key, or of what stands in its first braces."""
+    _, opens, rest = key.partition(b"{")
+    tag, closes, _ = rest.partition(b"}")
+    return crc_hqx(tag if opens and closes and tag else key, 0) % 16384
+
+
+def _code_of(reply: Reply) -> str:
+    """ "" for all but errors."""
+    return reply.code if isinstance(reply, ErrorReply) else ""
+
+
+def _read_moved(reply: ErrorReply, asked: Address) -> tuple[int, Address]:
+    """`MOVED 3999 127.0.0.1:6381`, `ASK ...`: the slot and its node. One without a name is where it was asked."""
+    _, slot, node = str(reply).split(" ")
+    host, _, port = node.rpartition(":")
+    return int(slot), (host or asked[0], int(port))

@@ -1,8 +1,7 @@
 """The policy of connections to Redis: tenacity decides when one is tried again, how long, and for whom.
 
-The only waits are here, and they wrap the connection alone (connect, reconnect, send again after a lost answer).
-redis-py's own retries are off, so that there is one policy. No job is ever run again by this module: that is the
-delayed set's business.
+The only waits are here, and they wrap the connection alone (connect, reconnect, send again after a lost answer): there
+is one policy. No job is ever run again by this module: that is the delayed set's business.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from collections.abc import Callable
 from time import sleep
 from typing import NoReturn
 
-import redis
 import tenacity
 
 from batchq.clock import monotonic
 from batchq.errors import StoreDenied, StoreUnavailable
 from batchq.redis.dial import Dialer
-from batchq.redis.link import FOR_EVER, Link, Reply
+from batchq.redis.link import FOR_EVER, Link
 from batchq.redis.outage import Outage
-from batchq.redis.replies import Unreached, code_of, raise_for
+from batchq.redis.replies import Unreached, raise_for
+from batchq.redis.wire import ErrorReply, Reply
 
 #: The longest that a single try of a brisk caller may be silent: a master has other things to do.
 BRISK_S = 2.0
@@ -173,7 +172,7 @@ class Links:
         until, link.until = link.until, monotonic() + PROBE_WAIT_S
         try:
             [pong] = link.ask([("PING",)])
-            if isinstance(pong, redis.ResponseError) and code_of(pong) != "NOPERM":
+            if isinstance(pong, ErrorReply) and pong.code != "NOPERM":
                 raise_for(pong, self.where)
         except Unreached as error:
             self._give_up(error, False)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-import redis
-
 from batchq.errors import InternalError, StoreCorrupt, StoreDenied, StoreError, StoreFull
+from batchq.redis.wire import ErrorReply
 
 #: Replies that prove "not executed, try again": the server is starting, a replica, or busy with a script.
 _TRANSIENT = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS", "MISCONF")
@@ -32,19 +31,13 @@ def text_of(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def code_of(error: redis.ResponseError) -> str:
-    """The first word of an error reply; redis-py takes it out of the text of those that it knows."""
-    return str(getattr(error, "status_code", None) or "") or str(error).split(" ", 1)[0]
-
-
-def raise_for(error: redis.ResponseError, where: str, met_by: str = "") -> NoReturn:
+def raise_for(error: ErrorReply, where: str, met_by: str = "") -> NoReturn:
     """What an error reply means for the caller. Raises Unreached for those that go by themselves. `met_by`: the
     command of a script that met it, where the server does not say so."""
-    code = code_of(error)
-    text = str(error) if str(error).startswith(code) else f"{code} {error}"
+    code, text = error.code, str(error)
     if code in _TRANSIENT:
         raise Unreached(f"redis at {where}: {text}", refused=True) from error
-    if code == "OOM" or isinstance(error, redis.OutOfMemoryError) or "OOM command not allowed" in text:
+    if code == "OOM" or "OOM command not allowed" in text:
         raise StoreFull(
             f"redis at {where} is out of memory (maxmemory): nothing was enqueued; "
             "raise maxmemory or let the workers catch up"

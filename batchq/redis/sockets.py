@@ -1,6 +1,5 @@
-"""Sockets that are opened within the time they have, the look-up of their host's name included.
-
-redis-py asks the resolver without a limit, and gives each address of a name the whole time again. Knows no commands.
+"""Sockets that are opened within the time they have, the look-up of their host's name included: the resolver knows no
+limit, and a name may have many addresses. Knows no commands.
 """
 
 from __future__ import annotations
@@ -8,13 +7,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from redis.connection import Connection, SSLConnection
-
 from batchq.clock import monotonic
+from batchq.errors import ConfigError
+from batchq.redis.target import Target
 
 #: What getaddrinfo answers.
 _Found = Sequence[tuple[int, int, int, str, Any]]
@@ -69,35 +68,58 @@ def addresses(host: str, port: int, within_s: float) -> _Found:
     return look_up.found
 
 
-class Tcp(Connection):
-    """A connection whose `socket_connect_timeout` holds for all of it."""
-
-    def _connect(self) -> socket.socket:
-        limit_s = self.socket_connect_timeout or _MOST_S
-        until = monotonic() + limit_s
-        error = OSError(f"{self.host} has no address")
-        for family, kind, proto, _, address in addresses(self.host, self.port, limit_s):
-            left = until - monotonic()
-            if left <= 0:
-                break
-            sock = socket.socket(family, kind, proto)
-            try:
+def connected(target: Target, limit_s: float) -> socket.socket:
+    """A socket to that server; all of it takes no longer than the limit. Raises OSError."""
+    until = monotonic() + (limit_s or _MOST_S)
+    if target.path:
+        found: _Found = ((socket.AF_UNIX, socket.SOCK_STREAM, 0, "", target.path),)
+    else:
+        found = addresses(target.host, target.port, limit_s or _MOST_S)
+    error = OSError(f"{target.host} has no address")
+    for family, kind, proto, _, address in found:
+        left = until - monotonic()
+        if left <= 0:
+            break
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.settimeout(left)
+            if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                sock.settimeout(left)
-                sock.connect(address)
-                sock.settimeout(self.socket_timeout)
-            except OSError as failed:
-                sock.close()
-                error = failed
-            except BaseException:
-                # A signal's exception.
-                sock.close()
-                raise
-            else:
-                return sock
-        raise error
+            sock.connect(address)
+            return sock if target.tls is None else _under_tls(sock, target.host, target.tls)
+        except OSError as failed:
+            sock.close()
+            error = failed
+        except BaseException:
+            # A signal's exception.
+            sock.close()
+            raise
+    raise error
 
 
-class Tls(SSLConnection, Tcp):
-    """The same under TLS."""
+def _under_tls(sock: socket.socket, host: str, options: Mapping[str, str]) -> socket.socket:
+    """Files are read anew for each connection: certificates are renewed. Raises OSError, ConfigError."""
+    import ssl
+
+    context = ssl.create_default_context()
+    try:
+        wanted = ssl.VerifyMode[f"CERT_{options.get('ssl_cert_reqs', 'required').upper()}"]
+        checked = options.get("ssl_check_hostname", "true").lower() not in ("0", "f", "false", "n", "no")
+        context.check_hostname = checked and wanted != ssl.CERT_NONE
+        context.verify_mode = wanted
+        if "ssl_min_version" in options:
+            context.minimum_version = ssl.TLSVersion(int(options["ssl_min_version"]))
+    except (KeyError, ValueError):
+        raise ConfigError(
+            "url: expected ssl_cert_reqs=none, optional or required, and a number of TLS for ssl_min_version"
+        ) from None
+    cert, key = options.get("ssl_certfile"), options.get("ssl_keyfile")
+    if cert:
+        context.load_cert_chain(cert, key, options.get("ssl_password"))
+    file, folder, data = (options.get(f"ssl_ca_{name}") for name in ("certs", "path", "data"))
+    if file or folder or data:
+        context.load_verify_locations(file, folder, data)
+    if "ssl_ciphers" in options:
+        context.set_ciphers(options["ssl_ciphers"])
+    return context.wrap_socket(sock, server_hostname=host)

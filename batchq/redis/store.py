@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, TypeVar
 
 import orjson
-import redis
 
 from batchq.errors import (
     ConfigError,
@@ -49,11 +48,12 @@ from batchq.job import (
 from batchq.lifecycle import TOTALS, State, Word
 from batchq.redis.connect import Links
 from batchq.redis.dial import dialer_for
-from batchq.redis.link import Link, Reply
+from batchq.redis.link import Link
 from batchq.redis.outage import Outage
 from batchq.redis.replies import Unreached, raise_for
 from batchq.redis.scripts import QUEUE_KEYS, Arg, Keys, Script, call, load, shipped
 from batchq.redis.waiting import WAIT_S, EachWaiter, RedisWaiter
+from batchq.redis.wire import ErrorReply, Reply
 from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Concern, Ingested, Limits, Store, StoreInfo, Traits, Waiter
 from batchq.tally import BatchStats, NewBatch, full, over, unpack
 
@@ -341,7 +341,7 @@ class RedisStore(Store):
         """Sends commands; those that answered NOSCRIPT are sent again, in order, with their scripts."""
         replies: list[Reply] = []
         for reply in self._ask_all(link, commands):
-            if isinstance(reply, redis.ResponseError):
+            if isinstance(reply, ErrorReply):
                 self._raise_for(link, reply)
             replies.append(reply)
         return replies
@@ -349,7 +349,7 @@ class RedisStore(Store):
     def _ask_all(self, link: Link, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
         """The same, with error replies in their places."""
         replies = link.ask(commands)
-        missing = [i for i, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)]
+        missing = [i for i, reply in enumerate(replies) if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT"]
         if missing:
             texts = {script.sha: script.text for script in self._scripts.values()}
             shas = list(dict.fromkeys(str(commands[i][1]) for i in missing))
@@ -357,10 +357,10 @@ class RedisStore(Store):
             loaded = dict(zip(shas, fresh, strict=False))
             for i, reply in zip(missing, fresh[len(shas) :], strict=True):
                 refused = loaded[str(commands[i][1])]
-                replies[i] = refused if isinstance(refused, redis.ResponseError) else reply
+                replies[i] = refused if isinstance(refused, ErrorReply) else reply
         return replies
 
-    def _raise_for(self, link: Link, reply: redis.ResponseError) -> NoReturn:
+    def _raise_for(self, link: Link, reply: ErrorReply) -> NoReturn:
         try:
             raise_for(reply, self._links.where, self._met_by(str(reply)))
         except Unreached:
@@ -477,7 +477,7 @@ class RedisStore(Store):
     def _full_in_place(self, link: Link, replies: list[Reply]) -> list[Reply]:
         """Replies in which a lack of memory stands as StoreFull. Raises what other errors mean."""
         for place, reply in enumerate(replies):
-            if isinstance(reply, redis.ResponseError):
+            if isinstance(reply, ErrorReply):
                 try:
                     self._raise_for(link, reply)
                 except StoreFull as full:
@@ -510,7 +510,7 @@ class RedisStore(Store):
             return self._ask(link, [call])
         announced = link.ask([announce])[0]
         reply = self._ask(link, [call])
-        if not isinstance(announced, redis.ResponseError):
+        if not isinstance(announced, ErrorReply):
             self._announced[str(announce[2])] = time.monotonic()
         return reply
 

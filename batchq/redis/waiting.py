@@ -5,13 +5,12 @@ from __future__ import annotations
 import selectors
 from collections.abc import Sequence
 
-import redis
-
 from batchq.clock import monotonic
 from batchq.errors import StoreUnavailable
 from batchq.redis.connect import Links
 from batchq.redis.link import FOR_EVER
 from batchq.redis.replies import Unreached
+from batchq.redis.wire import ErrorReply
 
 #: The seconds that one blocking wait lasts at the server; a worker looks by itself after it.
 WAIT_S = 5
@@ -64,7 +63,7 @@ class RedisWaiter:
         self._armed = False
         try:
             return self._link.receive() is not None
-        except (Unreached, redis.ResponseError):
+        except (Unreached, ErrorReply):
             # The next call of the store finds out what is wrong, and says so.
             self._link.close()
             return False

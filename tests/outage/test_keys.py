@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 from redis.crc import key_slot
@@ -18,7 +19,7 @@ from batchq.spool import SpoolStore
 from tests.faults.drive import Q, drive
 from tests.servers import Server
 
-LUA = Path(load.__code__.co_filename).parent / "lua"
+LUA = Path(str(files("batchq") / "lua"))
 NAMES = sorted(
     str(path.relative_to(LUA).with_suffix("")) for path in LUA.rglob("*.lua") if path.parent.name != "include"
 )
@@ -31,16 +32,14 @@ _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
 def monitored(server: Server) -> Iterator[list[tuple[bool, list[str]]]]:
     """Every command that the server executes meanwhile, and whether a script made it."""
     seen: list[tuple[bool, list[str]]] = []
-    listener = Dialer(server.url, socket_timeout_s=10).dial()
-    listener.connect()
-    listener.send_command("MONITOR")
-    assert listener.read_response() == b"OK"
+    listener = Dialer(server.url, socket_timeout_s=10).open(10)
+    assert listener.ask("MONITOR") == b"OK"
     yield seen
     server.client.echo("monitored-to-here")
-    while "monitored-to-here" not in (line := listener.read_response().decode()):
+    while "monitored-to-here" not in (line := listener.read().decode()):
         head, words = line.split("] ", 1)
         seen.append((head.endswith(" lua"), _WORD.findall(words)))
-    listener.disconnect()
+    listener.close()
 
 
 def test_every_key_that_a_script_touches_is_declared_and_in_its_queues_slot(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-from typing import NoReturn
-
 import pytest
 
-from batchq import __version__
 from batchq.errors import ConfigError
 from batchq.redis.dial import Dialer
+from batchq.redis.target import read_url
 
 
 @pytest.mark.parametrize(
@@ -26,17 +23,18 @@ def test_a_password_that_is_encoded_is_taken_as_it_is_meant() -> None:
     """Every character can be written."""
     dialer = Dialer("redis://us%40r:a%2Fb%23%25@db:1/0", socket_timeout_s=1)
     assert dialer.where == "db:1"
-    connection = dialer.dial()
-    assert (connection.username, connection.password) == ("us@r", "a/b#%")
+    assert (dialer.target.username, dialer.target.password) == ("us@r", "a/b#%")
 
 
-def test_connection_is_named_without_a_look_at_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """redis-py would read its own package's metadata for each connection: a worker's start would wait for that."""
+def test_option_that_nobody_reads_is_named() -> None:
+    """A slip in the name of a file with certificates must not pass for no certificates."""
+    with pytest.raises(ConfigError, match=r"known \(.*ssl_ca_certs.*found ssl_ca_cert$"):
+        read_url("rediss://db/0?ssl_ca_cert=/x")
 
-    def read_from_disk(*args: object) -> NoReturn:
-        raise AssertionError("the metadata of a package is read")
 
-    dialer = Dialer("redis://127.0.0.1:1/0", socket_timeout_s=1.0)
-    monkeypatch.setattr(importlib.metadata, "version", read_from_disk)
-    made = dialer.dial()
-    assert getattr(made, "driver_info", made).lib_version == __version__
+def test_url_of_other_clients_is_read_the_same() -> None:
+    """Options for which batchq has settings of its own are passed over; a database may stand in either place."""
+    assert read_url("redis://db:1?db=3&socket_timeout=2&client_name=me&username=u&password=p").db == 3
+    there = read_url("unix:///run/redis.sock?db=2")
+    assert (there.where, there.db, there.tls) == ("/run/redis.sock", 2, None)
+    assert read_url("rediss://db/4?ssl_cert_reqs=none").tls == {"ssl_cert_reqs": "none"}
