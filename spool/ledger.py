@@ -195,8 +195,8 @@ class Ledger:
         except StoreFull:
             if ballast.drop(self.layout):
                 with self.alone() as db:
-                    # With the room that this gives: what is left of it would be too little later.
-                    db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                    # While there is room for it: what is left would be too little later.
+                    _empty_log(db)
         with self.write(flush) as tx:
             return move(tx)
 
@@ -297,8 +297,7 @@ class Ledger:
         if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
             # What the log holds twice over is given back: the next attempt may find room.
             if self._writing:
-                with suppress(sqlite3.Error):
-                    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                _empty_log(db)
             raise StoreFull(f"spool: {where}: the disk is full ({error}); make room, then call again") from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise StoreUnavailable(
@@ -445,6 +444,16 @@ class Ledger:
         # Closed, not unlocked: the lock is shared with the parent, who may hold it.
         self._gate.close()
         self._log.close()
+
+
+def _empty_log(db: sqlite3.Connection) -> None:
+    """Under the gate: moves the log into the database and gives its room back, as far as there is room for that and
+    readers allow. They are not waited for: all writers would wait too."""
+    with suppress(sqlite3.Error):
+        db.execute("PRAGMA busy_timeout=0")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    with suppress(sqlite3.Error):
+        db.execute(f"PRAGMA busy_timeout={1000 * opening.BUSY_S:.0f}")
 
 
 # -- forks ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -211,6 +212,27 @@ def test_ledger_without_room_says_full_and_keeps_its_books(store: SpoolStore, pa
     check_books(path)
     for claim in claim_all(store, "w1"):
         assert store.complete(Q, "w1", [Completed(claim)]) == [Word.OK]
+    check_books(path)
+
+
+def test_full_ledger_does_not_wait_for_readers(store: SpoolStore, path: Path) -> None:
+    """Its log can't be given back while somebody reads: that is known at once, not after the patience with locks."""
+    store.enqueue(Q, [a_job("a")])
+    reader = sqlite3.connect(path / "queue.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM job").fetchall()
+    store.enqueue(Q, [a_job("b")])
+    db = store._ledger._opened()
+    [[pages]] = db.execute("PRAGMA page_count")
+    db.execute(f"PRAGMA max_page_count={pages + 2}")
+    began = time.monotonic()
+    with pytest.raises(StoreFull, match="the disk is full"):
+        store.enqueue(Q, [a_job()._replace(row=b'{"job":"x","args":["' + b"y" * 90_000 + b'"]}')])
+    assert time.monotonic() - began < opening.BUSY_S / 2
+    assert db.execute("PRAGMA busy_timeout").fetchall() == [(30_000,)]
+    reader.close()
+    assert len(claim_all(store, "w1")) == 2
+    store.close()
     check_books(path)
 
 

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from batchq.errors import StoreFull, StoreUnavailable
+from batchq.job import Completed
 from batchq.lifecycle import Word
 from batchq.spool import SpoolStore, ledger, writelock
 from tests.unit.spool.helpers import Q, a_job, check_books, fork, wait, wait_for
@@ -132,6 +134,37 @@ def test_no_thread_is_running_at_a_fork(path: Path, monkeypatch: pytest.MonkeyPa
     assert wait(fork(child)) == 0
     assert writelock._watcher is None
     other.close()
+    store.close()
+
+
+def test_eight_processes_are_served_alike(path: Path) -> None:
+    """They queue in the kernel: nobody is passed by again and again, as those are who sleep between two tries."""
+    jobs, processes = 3000, 8
+    store = SpoolStore(path, durability="process")
+    store.pause(Q)
+    store.enqueue(Q, [a_job() for _ in range(jobs)])
+
+    def work() -> None:
+        own, worker, done = SpoolStore(path, durability="process"), f"w{os.getpid()}", 0
+        own.register(Q, worker, 60_000)
+        (path.parent / f"{worker}.ready").touch()
+        while (first := own.claim(Q, worker, 1, 0)).word is Word.PAUSED:
+            # Until all of them are there.
+            time.sleep(0.001)
+        claims = first.claims
+        while claims:
+            done += len(claims)
+            claims = own.exchange(Q, worker, [Completed(claim) for claim in claims], 1, 0).claimed.claims
+        (path.parent / f"{worker}.done").write_text(str(done))
+
+    children = [fork(work) for _ in range(processes)]
+    wait_for(lambda: len(list(path.parent.glob("*.ready"))) == processes, "all are there")
+    store.resume(Q)
+    assert [wait(child) for child in children] == [0] * processes
+    shares = sorted(int(file.read_text()) for file in path.parent.glob("*.done"))
+    print(f"jobs of each of {processes}: {shares}")
+    assert sum(shares) == jobs
+    assert shares[0] > jobs / processes / 10
     store.close()
 
 
