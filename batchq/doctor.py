@@ -159,8 +159,13 @@ def _try_moves(store: Store) -> None:
 
 def _queues(store: Store, masters: list[dict[str, Any]]) -> Iterator[Finding]:
     served = {name for master in masters for name in master.get("queues", [])}
-    workers = sum(len(master.get("workers", [])) for master in masters)
-    yield Finding("ok", "masters", f"{len(masters)} alive, {workers} workers")
+    workers = [worker for master in masters for worker in master.get("workers", [])]
+    yield Finding("ok", "masters", f"{len(masters)} alive, {len(workers)} workers")
+    if stopped := [worker for worker in workers if worker.get("state") == "stopped"]:
+        pids = ", ".join(f"{worker['pid']} on {worker['host']}" for worker in stopped[:5])
+        level: Level = "bad" if len(stopped) == len(workers) else "warn"
+        text = f"{len(stopped)} of {len(workers)} workers are stopped by a signal: {pids}"
+        yield Finding(level, "workers", text, "kill -CONT, or kill -KILL: then their master replaces them")
     for name in store.queues():
         stats = store.stats(name)
         counts = stats.counts
@@ -173,18 +178,23 @@ def _queues(store: Store, masters: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def _leases(store: Store) -> Iterator[Finding]:
-    over: dict[str, list[str]] = {}
+    none_left = True
     for name in store.queues():
         leases = store.leases(name)
         gone = [worker for worker, end in leases.ends.items() if end <= leases.now_ms]
-        if gone:
-            over[name] = gone
-    for name, gone in over.items():
+        if not gone:
+            continue
+        none_left = False
         hosts = sorted({host_of(worker) for worker in gone})
-        held = store.stats(name).counts["active"]
-        text = f"{name}: {len(gone)} workers of {', '.join(hosts)} left their leases, {held} jobs are active there"
-        yield Finding("bad" if held else "warn", "leases", text, "any master that serves the queue reaps them")
-    if not over:
+        counts = store.stats(name).counts
+        text = (
+            f"{name}: {len(gone)} workers of {', '.join(hosts)} left their leases, {counts['active']} jobs are active"
+        )
+        # Where all have left theirs, whoever kept the time for them hangs: what waits, waits for ever.
+        waits = len(gone) == len(leases.ends) and counts["pending"] + counts["delayed"] > 0
+        advice = "any master that serves the queue reaps them; is theirs stopped (SIGSTOP), or its host gone?"
+        yield Finding("bad" if counts["active"] or waits else "warn", "leases", text, advice)
+    if none_left:
         yield Finding("ok", "leases", "none is left over")
 
 

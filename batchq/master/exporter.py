@@ -155,7 +155,7 @@ class Exporter(LoopServer):
         yield CounterMetricFamily("batchq_failed_reloads", "Those that did not.", value=status["failed_reloads"])
         yield GaugeMetricFamily("batchq_workers_wanted", "How many workers the pool is to have.", status["processes"])
         workers = GaugeMetricFamily("batchq_workers", "Workers of this pool by what they do.", labels=("state",))
-        states: Counter[str] = Counter({"booting": 0, "idle": 0, "busy": 0, "stopping": 0, "quiet": 0})
+        states: Counter[str] = Counter({"booting": 0, "idle": 0, "busy": 0, "stopping": 0, "quiet": 0, "stopped": 0})
         states.update(worker["state"] for worker in status["workers"])
         for state, count in states.items():
             workers.add_metric((state,), count)

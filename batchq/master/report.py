@@ -12,7 +12,7 @@ from batchq.admin import spool_stats
 from batchq.app import App
 from batchq.clock import monotonic_ns
 from batchq.config import Settings, masked
-from batchq.master.children import Child, named
+from batchq.master.children import Child, is_stopped, named
 from batchq.system import scoreboard
 from batchq.system.scoreboard import Run
 from batchq.worker.recycle import cpu_ms, rss_bytes
@@ -75,7 +75,8 @@ def _worker(child: Child) -> dict[str, Any]:
         "id": child.slot.worker,
         "host": platform.node(),
         "pid": child.pid,
-        "state": scoreboard.STATES[child.slot.state],
+        # Such a one says nothing itself.
+        "state": "stopped" if is_stopped(child.pid) else scoreboard.STATES[child.slot.state],
         # Of several at once that which has run for longest.
         "job": oldest.id if oldest else None,
         "handler": oldest.handler if oldest else None,
