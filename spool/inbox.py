@@ -40,7 +40,7 @@ _STEP_FILES, _STEP_JOBS = 64, 1000
 #: An unfinished file under tmp/ is rubbish after this time.
 TMP_MS = 36 * 3_600_000
 #: How often rubbish is looked for.
-_TIDY_S = 600.0
+TIDY_S = 600.0
 
 #: `<u>-<label>`; u is the ms of I1 in 12 hex digits, a place in 4, and 8 random ones.
 _WORK_NAME = re.compile(r"([0-9a-f]{12})([0-9a-f]{12})-[A-Za-z0-9._-]{1,120}")
@@ -459,7 +459,7 @@ class Sweeper:
     def _tidy(self) -> None:
         now = self._ledger.clock.monotonic()
         if now >= self._tidy_at:
-            self._tidy_at = now + _TIDY_S
+            self._tidy_at = now + TIDY_S
             self._box.tidy()
             wake.tidy(self._ledger.layout, self._ledger.clock.now_us() / 1e6)
             ballast.keep(self._ledger.layout)

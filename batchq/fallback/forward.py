@@ -18,7 +18,7 @@ from batchq.job import Mark, NewJob
 from batchq.redis.outage import Outage
 from batchq.redis.store import Parcelled, RedisStore
 from batchq.spool import fs
-from batchq.spool.inbox import Box, Entry, Parcel, address_of, addressee, jobs_in
+from batchq.spool.inbox import TIDY_S, Box, Entry, Parcel, address_of, addressee, jobs_in
 from batchq.spool.layout import Layout, prepare
 from batchq.store import Ingested, Limits
 
@@ -59,6 +59,7 @@ class Forwarder:
         self._has_ledger = False
         self._full = Outage(store.destination, ("forwarding_stands", "forwarding_goes_on"))
         self._said_foreign = False
+        self._tidy_at = 0.0
 
     @property
     def path(self) -> str:
@@ -93,9 +94,12 @@ class Forwarder:
         stays for the next sweep.
         """
         try:
-            if not self.waiting():
+            waits = self.waiting() > 0
+            if waits or self._is_untidy():
+                _check(self.path)
+                self._tidy()
+            if not waits:
                 return Ingested()
-            _check(self.path)
             lock = fs.open_lock(self._layout.sweep)
             try:
                 return self._sweep(files, jobs) if fs.try_lock(lock) else Ingested()
@@ -103,6 +107,16 @@ class Forwarder:
                 fs.close(lock)
         except OSError as error:
             raise SpoolError(f"spool: {self.path}: {error}; check the disk and the owner") from error
+
+    def _is_untidy(self) -> bool:
+        """It is time to look for what producers that died left unfinished, and there is something."""
+        return self._clock.monotonic() >= self._tidy_at and bool(fs.names(self._layout.tmp))
+
+    def _tidy(self) -> None:
+        """Removes what is old of that, as in a spool that is a store."""
+        if self._clock.monotonic() >= self._tidy_at:
+            self._tidy_at = self._clock.monotonic() + TIDY_S
+            Box(self._layout, self._clock, self._limits).tidy()
 
     def _sweep(self, files: int, jobs: int) -> Ingested:
         box = Box(self._layout, self._clock, self._limits, is_ours=self._is_ours)
