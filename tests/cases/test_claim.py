@@ -75,6 +75,7 @@ def test_lost_answers_and_restarts_lose_no_job(redis_rig: Rig, size: int) -> Non
                 "some are done",
                 within=30,
             )
+            redis_rig.until(lambda pool=pool: pool.lines("started"), "it has begun")  # type: ignore[misc]
             assert pool.stop(within=40) in (0, 1)
         proxy.cut = None
         redis_rig.start("--lease", "2s", n=2, BATCHQ_URL=proxy.url)
