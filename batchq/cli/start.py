@@ -165,13 +165,16 @@ def _prepare(app: str | None, queues: tuple[str, ...], flags: dict[str, Any]) ->
     """The app and the settings; True where this process is to check just that, for a reload."""
     from batchq import log
     from batchq.master.handover import asked_to_check, check_identity
-    from batchq.worker.concurrent import check_concurrency
 
     wanted = asked_to_check()
     flags |= {"app": app, "queues": [part for given in queues for part in given.split(",")] or None}
     loaded, settings, _ = load(flags, "batchq start module:app")
     log.setup_all(settings.log_format, settings.log_level)
-    check_concurrency(loaded.registry, settings)
+    if settings.concurrency > 1:
+        # With asyncio behind it, which workers of one job at a time have no use for.
+        from batchq.worker.concurrent import check_concurrency
+
+        check_concurrency(loaded.registry, settings)
     if wanted is not None:
         check_identity(wanted, settings)
     return loaded, settings, wanted is not None

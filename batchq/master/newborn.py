@@ -12,7 +12,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from batchq import backoff, log
 from batchq.app import App
@@ -26,8 +26,10 @@ from batchq.system.parent import birth_of
 from batchq.system.scoreboard import Slot
 from batchq.system.titles import Title
 from batchq.worker.base import BROKEN, ORDER_SIGNAL
-from batchq.worker.concurrent import ConcurrentWorker
 from batchq.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from batchq.worker.concurrent import ConcurrentWorker
 
 #: What the master keeps for its own errands: the store, the control socket, a reload.
 SPARE_FDS = 16
@@ -40,6 +42,8 @@ def fork(
     there can't be another process."""
     sys.stdout.flush()
     sys.stderr.flush()
+    # Imported on this side of the fork, once for all.
+    kind = _kind(settings)
     stacks_fd = stacks.new_file()
     try:
         _leave_some(stacks_fd)
@@ -47,7 +51,7 @@ def fork(
         with blocked():
             pid = os.fork()
             if pid == 0:
-                _live(app, settings, queues, slot, stacks_fd, let_go)
+                _live(kind, app, settings, queues, slot, stacks_fd, let_go)
     except OSError:
         os.close(stacks_fd)
         raise
@@ -84,7 +88,16 @@ def _leave_some(fd: int) -> None:
         raise OSError(errno.EMFILE, f"{text}; raise the limit (ulimit -n, LimitNOFILE), or have fewer processes")
 
 
+def _kind(settings: Settings) -> type[Worker] | type[ConcurrentWorker]:
+    if settings.concurrency == 1:
+        return Worker
+    from batchq.worker.concurrent import ConcurrentWorker
+
+    return ConcurrentWorker
+
+
 def _live(
+    kind: type[Worker] | type[ConcurrentWorker],
     app: App,
     settings: Settings,
     queues: Sequence[tuple[str, int]],
@@ -105,7 +118,7 @@ def _live(
         Title(f"worker of {app.name}").say("booting")
         random.seed()
         backoff.reseed()
-        code = _work(app, settings, queues, slot, stacks_fd)
+        code = _work(kind, app, settings, queues, slot, stacks_fd)
     except BatchqError as error:
         log.event("error", "worker_failed", pid=os.getpid(), error=str(error))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run the master's code
@@ -117,11 +130,17 @@ def _live(
         os._exit(code)
 
 
-def _work(app: App, settings: Settings, queues: Sequence[tuple[str, int]], slot: Slot, stacks_fd: int) -> int:
+def _work(
+    kind: type[Worker] | type[ConcurrentWorker],
+    app: App,
+    settings: Settings,
+    queues: Sequence[tuple[str, int]],
+    slot: Slot,
+    stacks_fd: int,
+) -> int:
     read, write = pipe()
     app.is_spoken_for = True
     store = open_store(settings.store_url, settings)
-    kind = ConcurrentWorker if settings.concurrency > 1 else Worker
     worker = kind(app, store, settings, slot, queues, read)
     store.be_patient(lambda: worker.stopping)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pkgutil import get_data
 
 from batchq.errors import InternalError
 
@@ -57,7 +57,10 @@ class Keys:
 
 
 def _read(name: str) -> str:
-    return (files("batchq") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    # importlib.resources would do the same, and import a megabyte of archives and temporary files for it.
+    data = get_data("batchq", f"lua/{name}.lua")
+    assert data is not None, "loaders of packages read their files"
+    return data.decode()
 
 
 def expand(name: str, replaced: Mapping[str, str] | None = None) -> str:

@@ -52,8 +52,10 @@ _under_way: dict[tuple[int, str, int], _LookUp] = {}
 
 def addresses(host: str, port: int, within_s: float) -> _Found:
     """What a host's name stands for. Raises OSError, also where the resolver does not answer in time."""
+    # As bytes where that is the same: text is looked at by a codec that imports all of Unicode's data.
+    name: str | bytes = host.encode() if host.isascii() else host
     with suppress(socket.gaierror, UnicodeError):
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        return socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     key = os.getpid(), host, port
     look_up = _under_way.get(key)
     if look_up is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from batchq.errors import ConfigError
@@ -50,6 +51,7 @@ class Target:
         return self.path or written((self.host, self.port))
 
 
+@cache
 def read_url(url: str) -> Target:
     """The server of a redis://, rediss:// or unix:// url. Raises ConfigError, without the text of the url: there may be
     a part of the password in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -15,9 +16,9 @@ _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 def be_first_to_go(adjustment: Path = Path("/proc/self/oom_score_adj")) -> None:
     """In a worker: the kernel takes it, and what its handlers start, before the master. Linux only."""
-    with contextlib.suppress(OSError, ValueError):
-        now = int(adjustment.read_text())
-        adjustment.write_text(str(min(HIGHEST, now + RAISE)))
+    with contextlib.suppress(OSError, ValueError), open(adjustment, "r+b", buffering=0) as file:
+        now = int(file.read())
+        os.pwrite(file.fileno(), b"%d\n" % min(HIGHEST, now + RAISE), 0)
 
 
 class KillCount:

@@ -11,12 +11,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
 _PR_SET_PDEATHSIG = 1
+if sys.platform == "linux":
+    # Found here, on the parent's side of the forks.
+    _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def die_with(life_r: int, life_w: int, *, parent: int) -> None:
@@ -32,7 +34,7 @@ def die_with(life_r: int, life_w: int, *, parent: int) -> None:
 def die_with_parent(parent: int) -> None:
     """The kernel ends this process with its parent, where it can (Linux); where that has died already, it ends now."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may have died before the call above.
     if os.getppid() != parent:
         os._exit(70)
@@ -43,8 +45,9 @@ def birth_of(pid: int) -> int:
     there is none, or only a zombie."""
     if sys.platform == "linux":
         try:
-            # The name, in parentheses, may hold anything.
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+                # The name, in parentheses, may hold anything.
+                fields = file.read().rpartition(b")")[2].split()
         except OSError:
             return 0
         return 0 if fields[0] in (b"Z", b"X") else int(fields[19])

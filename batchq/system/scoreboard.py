@@ -15,7 +15,6 @@ import errno
 import mmap
 import os
 import struct
-import tempfile
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from batchq.clock import SYSTEM, monotonic_ns
@@ -220,6 +219,8 @@ def unnamed_file(name: str) -> int:
             # Where that call is not allowed a file does as well; where nothing can be opened, no file can.
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         fd = os.dup(file.fileno())
         os.set_inheritable(fd, False)

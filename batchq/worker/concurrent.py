@@ -44,9 +44,8 @@ OFFER_S = 0.1
 
 
 def check_concurrency(registry: Registry, settings: Settings) -> None:
-    """Raises ConfigError for a plain function that nobody has said may run beside others, and for a batch handler."""
-    if settings.concurrency == 1:
-        return
+    """For a concurrency above 1. Raises ConfigError for a plain function that nobody has said may run beside others,
+    and for a batch handler."""
     served = [name for name, _ in settings.queues] or registry.queues()
     for spec in map(registry.get, registry.names()):
         if spec.queue in served and spec.batch:

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 from uuid import getnode
 
@@ -31,6 +32,11 @@ STRAY_S = 1.0
 _QUIET = (Completed, Released, Snoozed)
 
 
+#: This host in the names of workers: found once, on the master's side of the forks.
+_HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "host"
+
+
+@cache
 def boot_id() -> str:
     """Eight characters that change when the host is started anew."""
     try:
@@ -42,8 +48,7 @@ def boot_id() -> str:
 
 def new_worker_id() -> str:
     """host.boot.pid.random: never used twice."""
-    host = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "host"
-    return f"{host}.{boot_id()}.{os.getpid()}.{random_name(8)}"
+    return f"{_HOST}.{boot_id()}.{os.getpid()}.{random_name(8)}"
 
 
 class Got(NamedTuple):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import traceback
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -22,6 +22,9 @@ from batchq.gates import Gate
 from batchq.job import SNOOZE_MIN_MS, Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, pack_error
 from batchq.registry import HandlerSpec, Registry
 from batchq.worker.grouped import Group
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: An unknown handler (a rolling deploy) is parked: 5 s, growing to 60 s.
 PARK_MS, PARK_MAX_MS = 5_000, 60_000
@@ -72,6 +75,9 @@ class Runner:
         self._loop: asyncio.Runner | None = None
         #: Jobs may have gates to pass.
         self.is_limited = registry.is_limited
+        if any(registry.get(name).is_async for name in registry.names()):
+            # Before the master forks, and for nobody else: it is a tenth of a worker's memory.
+            import_module("asyncio")
 
     def prepare(self, claim: Claim) -> Prepared | Outcome:
         """Reads the row and finds the handler; an outcome where there is nothing that could run."""
@@ -145,6 +151,8 @@ class Runner:
     ) -> Outcome:
         """`call` for a coroutine function, inside an event loop and a task of its own. `cut_off`: why that task was
         cancelled; None where it was not."""
+        import asyncio
+
         token = context.enter(ready)
         span = tracing.begin(ready)
         try:
@@ -164,6 +172,8 @@ class Runner:
     def _wait_for(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Runs a coroutine in this worker's event loop, which lives as long as the worker."""
         if self._loop is None:
+            import asyncio
+
             self._loop = asyncio.Runner()
         try:
             # In the context of now: its own would be that of the first coroutine, and current_job the first job.
