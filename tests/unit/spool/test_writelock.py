@@ -18,6 +18,7 @@ from batchq.errors import StoreFull, StoreUnavailable
 from batchq.job import Completed
 from batchq.lifecycle import Word
 from batchq.spool import SpoolStore, ledger, writelock
+from batchq.spool.check import Level, check
 from tests.unit.spool.helpers import Q, a_job, check_books, fork, wait, wait_for
 
 #: Begins a transaction and stops itself inside the gate, as a debugger or SIGSTOP would.
@@ -93,6 +94,9 @@ def test_opening_behind_a_stopped_holder_fails_and_names_it(
     monkeypatch.setattr(writelock, "OPEN_S", 0.2)
     with pytest.raises(StoreUnavailable, match=rf"(?s)held for more than 0\.2 s by pid {stopped} \(.*, stopped\)"):
         SpoolStore(path)
+    # Nor does a look whether all is well.
+    [fault] = [one for one in check(str(path)) if one.level is Level.FAULT]
+    assert f"by pid {stopped} (" in fault.text
 
 
 def test_after_the_holder_goes_on_all_is_well(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
