@@ -19,7 +19,7 @@ from batchq.fallback.forward import Forwarder
 from batchq.job import NewJob, new_id, pack_row
 from batchq.redis.store import RedisStore
 from batchq.spool import drop
-from batchq.spool.inbox import address_of
+from batchq.spool.parcel import address_of
 from batchq.store import Ingested, Limits, Store
 from batchq.stores import open_store
 

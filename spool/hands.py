@@ -13,9 +13,9 @@ from batchq.clock import SYSTEM
 from batchq.errors import ConfigError, SpoolError, StoreFull
 from batchq.job import Job
 from batchq.spool import fs
-from batchq.spool.inbox import MAX_FILE, read_parcel
 from batchq.spool.layout import Layout
 from batchq.spool.ledger import Flush, Ledger
+from batchq.spool.parcel import MAX_FILE, read_parcel
 
 #: Folders of the inbox that can be looked into.
 FOLDERS = ("new", "work", "bad", "tmp")

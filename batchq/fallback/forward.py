@@ -18,8 +18,9 @@ from batchq.job import Mark, NewJob
 from batchq.redis.outage import Outage
 from batchq.redis.store import Parcelled, RedisStore
 from batchq.spool import fs
-from batchq.spool.inbox import TIDY_S, Box, Entry, Parcel, address_of, addressee, jobs_in
+from batchq.spool.inbox import TIDY_S, Box
 from batchq.spool.layout import Layout, prepare
+from batchq.spool.parcel import Entry, Parcel, address_of, addressee, jobs_in
 from batchq.store import Ingested, Limits
 
 #: What one call carries. Part of the format: the calls of a parcel are numbered, and must be cut alike whenever it is

@@ -22,8 +22,8 @@ from batchq.fallback.emptying import empty
 from batchq.redis.store import RedisStore
 from batchq.registry import Registry
 from batchq.spool import SpoolStore, fs
-from batchq.spool.inbox import MAX_FILE, Entry, address_of, addressee, read_parcel, without_address
 from batchq.spool.layout import Layout, prepare
+from batchq.spool.parcel import MAX_FILE, Entry, address_of, addressee, read_parcel, without_address
 
 #: An outage that is over sooner is not worth a second pool.
 AFTER_S = 1.0

@@ -114,7 +114,8 @@ class Fallback:
         kind = next(one for one in (StoreUnavailable, StoreFull, QueueFull) if isinstance(error, one))
         if self._fault:
             raise kind(f"{error}; and there is no fallback: {self._fault}") from error
-        from batchq.spool.inbox import address_of, drop
+        from batchq.spool.inbox import drop
+        from batchq.spool.parcel import address_of
 
         mark = None if error.mark is None else Mark(*error.mark)
         try:

@@ -14,7 +14,7 @@ from batchq.job import Completed, NewJob
 from batchq.redis.store import RedisStore
 from batchq.spool import SpoolStore, inbox
 from batchq.spool.check import Level, check, is_well
-from batchq.spool.inbox import address_of
+from batchq.spool.parcel import address_of
 from batchq.store import Limits, Store
 from tests.servers import Server
 from tests.unit.spool.helpers import end_at

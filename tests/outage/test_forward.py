@@ -14,7 +14,7 @@ from batchq.job import Completed, Mark, NewJob, new_id, pack_row, random_name
 from batchq.lifecycle import State
 from batchq.redis.store import RedisStore
 from batchq.spool import SpoolStore, drop, inbox
-from batchq.spool.inbox import address_of
+from batchq.spool.parcel import address_of
 from batchq.store import Ingested, Limits
 from tests.servers import Server
 from tests.unit.spool.helpers import a_job, end_at, fork, wait

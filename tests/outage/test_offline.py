@@ -15,7 +15,7 @@ from batchq.fallback.offline import Shelf
 from batchq.job import Mark, NewJob, new_id, pack_row
 from batchq.redis.store import RedisStore
 from batchq.spool import drop, inbox
-from batchq.spool.inbox import address_of
+from batchq.spool.parcel import address_of
 from tests.outage.conftest import DURABLE
 from tests.process.rig import Pool, Rig
 from tests.servers import Server

@@ -16,7 +16,7 @@ from batchq import App
 from batchq.job import Mark, NewJob, new_id, pack_row, random_name
 from batchq.redis.store import RedisStore
 from batchq.spool import drop, inbox
-from batchq.spool.inbox import address_of
+from batchq.spool.parcel import address_of
 from tests.outage.conftest import DURABLE
 from tests.process.rig import Rig, until
 from tests.servers import Server, free_port

@@ -14,7 +14,7 @@ import pytest
 import batchq.spool
 from batchq.job import Buried, pack_error
 from batchq.spool import SpoolStore
-from batchq.spool.inbox import _ROUTE
+from batchq.spool.parcel import ROUTE
 from batchq.spool.schema import USER_VERSION
 from tests.unit.spool.helpers import Q, a_job, claim_all
 
@@ -49,7 +49,7 @@ def test_every_file_and_every_key_of_a_line_is_explained(path: Path) -> None:
             # <kind>:<queue>: and the like.
             continue
         assert re.search(rf"\b{re.escape(file.name)}\b", TEXT), file
-    for key in _ROUTE - {"t"}:
+    for key in ROUTE - {"t"}:
         assert f"`{key}`" in TEXT, key
 
 
