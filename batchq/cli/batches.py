@@ -40,9 +40,9 @@ def batches(queue: str | None, limit: int, as_json: bool, url: str | None, prefi
             json_line(one.as_dict(), indent=False)
     elif found:
         numbers = [Column(name, right=True) for name in ("TOTAL", "PENDING", "DONE", "DEAD", "CANCELLED")]
-        Table(Column("ID", whole=True), Column("NAME"), Column("QUEUE"), *numbers, Column("STANDS")).page(
-            (one.id, one.name, one.queue, *map(str, _numbers(one)), _standing(one, now_ms)) for one in found
-        )
+        Table(
+            Column("ID", whole=True), Column("NAME"), Column("QUEUE", spare=1), *numbers, Column("STANDS", least=14)
+        ).page((one.id, one.name, one.queue, *map(str, _numbers(one)), _standing(one, now_ms)) for one in found)
     flush()
     if not found:
         say("batchq: no batch")

@@ -93,5 +93,5 @@ def _print(report: dict[str, Any]) -> None:
     else:
         write("No handlers: every job would be parked, and dead after unknown_grace.\n")
     write("\n")
-    settings = Table(Column("SETTING"), Column("VALUE"), Column("FROM"))
+    settings = Table(Column("SETTING", whole=True), Column("VALUE", fold=True), Column("FROM", fold=True))
     settings.page((key, one["value"], one["source"]) for key, one in report["settings"].items())

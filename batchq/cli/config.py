@@ -39,5 +39,11 @@ def config(names: tuple[str, ...], changed: bool, as_json: bool) -> None:
     if as_json:
         json_line({key: {"value": value, "source": source} for key, value, source in shown})
         return
-    table = Table(Column("SETTING"), Column("VALUE"), Column("FROM"), Column("FLAG"), Column("VARIABLE"))
+    table = Table(
+        Column("SETTING", whole=True),
+        Column("VALUE", fold=True, least=16),
+        Column("FROM", fold=True),
+        Column("FLAG", whole=True, spare=2),
+        Column("VARIABLE", whole=True, spare=1),
+    )
     table.page((key, value, source, rules()[key].flag, f"BATCHQ_{key.upper()}") for key, value, source in shown)

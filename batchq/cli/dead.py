@@ -26,6 +26,18 @@ _COLUMNS = {
     "host": ("HOST", "LATEST ERROR", "LAST"),
 }
 
+#: Those that are more than a text which is cut.
+_SHAPED = {
+    one.title: one
+    for one in (
+        Column("ERROR", least=30),
+        Column("LATEST ERROR", least=30),
+        Column("HOSTS", spare=1),
+        Column("LAST", whole=True),
+        Column("GROUP", whole=True),
+    )
+}
+
 
 @click.command("dead")
 @click.option(
@@ -65,14 +77,14 @@ def dead(
         numbers = ("COUNT", *(("DEAD",) if retrying else ()))
         table = Table(
             *(Column(title, right=True) for title in numbers),
-            *(Column(title, whole=title == "GROUP") for title in _COLUMNS[by]),
+            *(_SHAPED.get(title, Column(title)) for title in _COLUMNS[by]),
         )
         table.page(_row(one, by, now_ms, retrying=retrying) for one in shown)
     flush()
     if len(shown) < len(groups):
         say(f"batchq: {len(groups) - len(shown)} more groups; --limit 0 shows all")
     if not groups:
-        say("batchq: no such job")
+        say(f"batchq: no dead job{' or retry' if retrying else ''}{chosen}")
 
 
 def _failed(app: App, chosen: Chosen, retrying: bool) -> Iterator[Job]:

@@ -37,7 +37,7 @@ def doctor(app: str | None, as_json: bool, url: str | None, prefix: str | None) 
         for one in findings:
             json_line(one._asdict(), indent=False)
     else:
-        table = Table(Column(""), Column("ABOUT"), Column("FOUND"), Column("WHAT TO DO"))
+        table = Table(Column(""), Column("ABOUT"), Column("FOUND", fold=True), Column("WHAT TO DO", fold=True))
         table.page((_MARKS[one.level], one.about, one.text, one.advice) for one in findings)
         bad, look = (sum(one.level == level for one in findings) for level in ("bad", "warn"))
         write(f"\n{bad} bad, {look} to look at, {len(findings) - bad - look} well\n")

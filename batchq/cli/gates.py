@@ -31,7 +31,7 @@ def gates(queue: str | None, as_json: bool, url: str | None, prefix: str | None)
             json_line({"queue": name, **gate._asdict()}, indent=False)
     elif found:
         numbers = [Column(title, right=True) for title in ("BUSY", "LIMIT", "RATE", "WAITING", "FAILURES")]
-        Table(Column("QUEUE"), Column("GATE"), *numbers, Column("CIRCUIT")).page(
+        Table(Column("QUEUE"), Column("GATE", least=16), *numbers, Column("CIRCUIT", whole=True)).page(
             (
                 *(name, gate.name, str(gate.busy), str(gate.limit or "-")),
                 f"{gate.rate}/{span(gate.period_ms)}" if gate.rate else "-",

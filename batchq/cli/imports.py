@@ -32,8 +32,15 @@ def imports(state_dir: str | None, as_json: bool) -> None:
         for one in found:
             json_line(one.as_dict(), indent=False)
     elif found:
-        titles = ("FILE", "STATE", "READ", "ROWS", "REJECTED", "TOOK", "LAST SIGN")
-        table = Table(*(Column(title, right=title in ("READ", "ROWS", "REJECTED", "TOOK")) for title in titles))
+        table = Table(
+            Column("FILE", least=20),
+            Column("STATE", whole=True),
+            Column("READ", right=True),
+            Column("ROWS", right=True),
+            Column("REJECTED", right=True),
+            Column("TOOK", right=True, spare=1),
+            Column("LAST SIGN", whole=True),
+        )
         table.page(
             (
                 one.state.source,

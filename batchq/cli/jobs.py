@@ -51,7 +51,7 @@ def jobs(state: str | None, chosen: Chosen, limit: int, as_json: bool, url: str 
     if more:
         say(f"batchq: there are more than {limit}; --limit 0 lists all")
     elif not shown:
-        say("batchq: no such job")
+        say(f"batchq: no {f'{state} ' if state else ''}job{chosen}")
 
 
 def _listed(found: Iterable[Job], now_ms: int, as_json: bool) -> int:
@@ -66,11 +66,11 @@ def _listed(found: Iterable[Job], now_ms: int, as_json: bool) -> int:
         Column("ID", whole=True),
         Column("QUEUE"),
         Column("JOB"),
-        Column("STATE"),
-        Column("ATTEMPT", right=True),
-        Column("PRI", right=True),
-        Column("AGE", right=True),
-        Column("SINCE"),
+        Column("STATE", whole=True),
+        Column("ATTEMPT", right=True, spare=3),
+        Column("PRI", right=True, spare=1),
+        Column("AGE", right=True, spare=2),
+        Column("SINCE", least=24),
     )
     for page in _pages(iter(found)):
         table.page(_row(one, now_ms) for one in page)
@@ -161,10 +161,10 @@ def _print_history(job: Job) -> None:
         Column("ATTEMPT", right=True),
         Column("BEGAN", whole=True),
         Column("TOOK", right=True),
-        Column("HOST"),
-        Column("PID", right=True),
+        Column("HOST", spare=2),
+        Column("PID", right=True, spare=1),
         Column("NEXT"),
-        Column("ERROR"),
+        Column("ERROR", least=30),
     )
     over = job.errors[0] if job.state is State.DEAD else None
     table.page(_attempt(entry, last=entry is over) for entry in reversed(job.errors))

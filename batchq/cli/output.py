@@ -19,12 +19,51 @@ NARROW = 40
 
 
 class Column(NamedTuple):
-    """One column of a table. Numbers stand to the right."""
+    """One column of a table. Numbers stand to the right and are never cut. Text that has no room is cut, so that a row
+    stays a line: pipes and --json have all of it."""
 
     title: str
     right: bool = False
-    #: Never broken: what people copy.
+    #: Never cut: what people copy.
     whole: bool = False
+    #: Folded instead of cut: sentences, and what stands nowhere else.
+    fold: bool = False
+    #: Left out where there is no room, the lowest first; 0: never.
+    spare: int = 0
+    #: What the others leave it at least before spare columns go, if it needs as much.
+    least: int = 10
+
+
+#: Between two columns, and as rich has it.
+_GAP = 2
+_PADDING = (0, _GAP, 0, 0)
+
+
+def fit(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+    """How wide each column is to be, 0 for one that is left out. `widths` is what each would need.
+
+    Spare columns go, the lowest first, until the others have what they need at least; then the widest text gives first.
+    The sum is more than there is room for only where what must not be cut is.
+    """
+    wanted = list(widths)
+    firm = [column.right or column.whole for column in columns]
+    low = [
+        width if is_firm else min(width, max(column.least, len(column.title)))
+        for column, width, is_firm in zip(columns, widths, firm, strict=True)
+    ]
+    last = [width if is_firm else min(width, 1) for width, is_firm in zip(widths, firm, strict=True)]
+    for _, at in sorted((column.spare, at) for at, column in enumerate(columns) if column.spare):
+        if _needs(low) <= room:
+            break
+        low[at] = wanted[at] = last[at] = 0
+    for least in (low, last):
+        while _needs(wanted) > room and (wide := [at for at in range(len(wanted)) if wanted[at] > least[at]]):
+            wanted[max(wide, key=lambda at: wanted[at])] -= 1
+    return wanted
+
+
+def _needs(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (sum(map(bool, widths)) - 1)
 
 
 def on_terminal() -> bool:
@@ -76,15 +115,19 @@ class Table:
     def __init__(self, *columns: Column) -> None:
         self._columns = columns
         self._widths = [len(column.title) for column in columns]
+        #: Those that this terminal has room for: what the first page says goes for all.
+        self._kept: set[int] | None = None
         self._begun = False
 
     def page(self, rows: Iterable[Sequence[str]]) -> None:
         """Prints these rows; the titles before the first page."""
         cells = [[clean(cell) for cell in row] for row in rows]
-        if on_terminal() and shutil.get_terminal_size().columns >= NARROW:
-            self._rich(cells)
-        else:
+        room = shutil.get_terminal_size().columns
+        widths = self._fits(cells, room) if on_terminal() and room >= NARROW else None
+        if widths is None:
             self._plain(cells)
+        else:
+            self._rich(cells, widths)
         self._begun = True
 
     def _plain(self, rows: list[list[str]]) -> None:
@@ -98,18 +141,37 @@ class Table:
             ]
             write("  ".join(cells).rstrip() + "\n")
 
-    def _rich(self, rows: list[list[str]]) -> None:
+    def _fits(self, rows: list[list[str]], room: int) -> list[int] | None:
+        """The width of each column, None where what must not be cut has no room."""
+        from rich.cells import cell_len
+
+        need = [
+            max([len(column.title), *(cell_len(row[at]) for row in rows)])
+            if self._kept is None or at in self._kept
+            else 0
+            for at, column in enumerate(self._columns)
+        ]
+        widths = fit(self._columns, need, room)
+        return widths if _needs(widths) <= room else None
+
+    def _rich(self, rows: list[list[str]], widths: list[int]) -> None:
         from rich.console import Console
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = RichTable(box=None, pad_edge=False, show_header=not self._begun, header_style="bold")
-        for column in self._columns:
+        self._kept = {at for at, width in enumerate(widths) if width}
+        table = RichTable(box=None, pad_edge=False, show_header=not self._begun, header_style="bold", padding=_PADDING)
+        for at in sorted(self._kept):
+            column = self._columns[at]
             table.add_column(
-                column.title, justify="right" if column.right else "left", overflow="fold", no_wrap=column.whole
+                column.title,
+                justify="right" if column.right else "left",
+                width=widths[at],
+                overflow="fold" if column.fold else "ellipsis",
+                no_wrap=not column.fold,
             )
         for row in rows:
-            table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+            table.add_row(*(Text(row[at], style=_STYLES.get(row[at], "")) for at in sorted(self._kept)))
         Console(file=sys.stdout, highlight=False, markup=False, emoji=False).print(table)
 
 

@@ -67,7 +67,7 @@ def status(path: str | None, as_json: bool) -> None:
     fields(facts)
     if found["moved_aside"]:
         write("\n")
-        table = Table(Column("MOVED ASIDE"), Column("WHY"))
+        table = Table(Column("MOVED ASIDE", whole=True), Column("WHY", fold=True))
         table.page((one["file"], one["why"]) for one in found["moved_aside"])
 
 

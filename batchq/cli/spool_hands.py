@@ -109,7 +109,7 @@ def _show(answer: Answer, as_json: bool) -> None:
         for row in answer.rows:
             json_line(dict(zip(answer.columns, map(_plain, row), strict=True)), indent=False)
         return
-    table = Table(*(Column(name) for name in answer.columns))
+    table = Table(*(Column(name, fold=True) for name in answer.columns))
     table.page([["" if value is None else str(_plain(value)) for value in row] for row in answer.rows])
 
 

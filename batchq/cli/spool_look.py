@@ -42,7 +42,7 @@ def ls(place: str, path: str | None, as_json: bool) -> None:
             for name, size, age in entries:
                 json_line({"path": name, "size": size, "age": age}, indent=False)
         else:
-            table = Table(Column("PATH"), Column("SIZE", right=True), Column("AGE", right=True))
+            table = Table(Column("PATH", fold=True), Column("SIZE", right=True), Column("AGE", right=True))
             page: list[tuple[str, str, str]] = []
             for entry in entries:
                 page.append(entry)

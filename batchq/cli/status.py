@@ -109,7 +109,8 @@ def _print(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None) -> 
     write("\n")
     titles = ["PENDING", "DELAYED", "ACTIVE", "DEAD", "KEPT", "DONE", "LAG"]
     titles += [title for title, _ in RATES] if rates is not None else []
-    table = Table(Column("QUEUE"), *(Column(title, right=True) for title in titles), Column(""))
+    numbers = (Column(title, right=True, spare=1 if title == "KEPT" else 0) for title in titles)
+    table = Table(Column("QUEUE", least=16), *numbers, Column(""))
     table.page(_queue_row(name, queue, rates) for name, queue in stats["queues"].items())
 
 
@@ -154,16 +155,25 @@ def workers(as_json: bool, pid_file: str | None, url: str | None, prefix: str | 
             here = local_status(pid_file)
             if here is None:
                 raise
-            say(f"batchq: {error}. These are the workers of this host, by its control socket")
+            say(f"batchq: {error} These are the workers of this host, by its control socket")
             masters = [here]
     found = longest_first(worker for master in masters for worker in master.get("workers", []))
     if as_json:
         for worker in found:
             json_line(worker, indent=False)
     elif found:
-        titles = ("ID", "HOST", "PID", "STATE", "QUEUE", "HANDLER", "JOB", "RUNNING", "MEMORY")
-        right = ("PID", "RUNNING", "MEMORY")
-        table = Table(*(Column(title, right=title in right, whole=title in (*right, "JOB")) for title in titles))
+        table = Table(
+            # Host and pid say as much.
+            Column("ID", whole=True, spare=1),
+            Column("HOST"),
+            Column("PID", right=True),
+            Column("STATE", whole=True),
+            Column("QUEUE", spare=2),
+            Column("HANDLER"),
+            Column("JOB", whole=True),
+            Column("RUNNING", right=True),
+            Column("MEMORY", right=True, spare=3),
+        )
         table.page(_worker_row(worker) for worker in found)
     flush()
     if not found:

@@ -128,7 +128,8 @@ def opened(target: Target, limit_s: float) -> Wire:
     except TimeoutError as error:
         raise Broken("Timeout connecting to server") from error
     except OSError as error:
-        raise Broken(f"Error {error.errno or 'UNKNOWN'} connecting to {target.where}. {_said(error)}.") from error
+        # Whoever quotes it names the server.
+        raise Broken(_said(error)) from error
     wire = Wire(sock, target.where, limit_s)
     try:
         _greet(wire, target)

@@ -85,10 +85,10 @@ def row(cells: Iterable[Text], style: str = "") -> Text:
 
 
 def count(number: float) -> str:
-    """At most six characters: 999,999, then 1.23M."""
+    """At most six characters: 99,999, 999999, then 1.23M."""
     if number < 1_000_000:
         return f"{number:,.0f}" if number < 100_000 else f"{number:.0f}"
-    unit, size = ("G", 1e9) if number >= 1e9 else ("M", 1e6)
+    unit, size = next((unit, size) for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)) if number >= size)
     return f"{number / size:.3g}{unit}"
 
 
@@ -147,7 +147,7 @@ def _main(known: Known, view: View, columns: int, rows: int, now: float) -> list
     room = min(want_queues, max(rows // 2, rows - want_workers))
     view.place = max(0, min(view.place, len(names) - 1))
     first = max(0, min(view.place - (room - 2), len(names) - (room - 1))) if room > 1 else 0
-    lines = [_queue_titles(columns, "QUEUE" if known.away_since is None else "BEFORE IT WENT AWAY")]
+    lines = [_queue_titles(columns, "QUEUE" if known.away_since is None else "LAST SEEN")]
     lines += [
         _queue(known.queues[names[at]], columns, now, selected=at == view.place, stale=known.away_since)
         for at in range(first, min(len(names), first + room - 1))
@@ -222,7 +222,7 @@ def _workers(known: Known, workers: Sequence[dict[str, Any]], columns: int, rows
     if rows < 2:
         return []
     hosts = len({worker.get("host") for worker in workers})
-    busy = sum(bool(worker.get("job")) for worker in workers)
+    busy = sum(worker.get("state") == "busy" for worker in workers)
     source = ", by the control socket" if known.by_socket else ""
     age = f", as of {span((now - known.heard) * 1000)} ago" if known.heard and now - known.heard >= 4 else ""
     title = f"{len(workers)} workers, {busy} busy, on {hosts} host{'' if hosts == 1 else 's'}{source}{age}"

@@ -78,7 +78,7 @@ def test_the_dead_by_host_job_and_queue(run: Run, morgue: Scene) -> None:
 def test_no_dead(run: Run, scene: Scene) -> None:
     """An empty morgue is an answer."""
     scene.pending("p")
-    assert run("dead").ended(0, "no such job").out == ""
+    assert run("dead").ended(0, "no dead job in all queues").out == ""
 
 
 @pytest.mark.parametrize(

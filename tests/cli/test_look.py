@@ -133,7 +133,7 @@ def test_jobs_filters(run: Run, scene: Scene, args: tuple[str, ...], ids: set[st
     if ids:
         assert {line.split()[0] for line in run("jobs", *args).ended(0).out.splitlines()[1:]} == ids
     else:
-        run("jobs", *args).ended(0, "no such job")
+        run("jobs", *args).ended(0, "batchq: no ", " job")
 
 
 def test_dead_jobs_say_why(run: Run, scene: Scene) -> None:
