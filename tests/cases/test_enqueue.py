@@ -6,13 +6,14 @@ import datetime as dt
 import decimal
 import enum
 import json
+import math
 import subprocess
 import sys
 import time
 import unicodedata
 import uuid
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,8 @@ import pytest
 from batchq import App
 from batchq.errors import ConfigError
 from batchq.lifecycle import State
-from tests.cases.helpers import all_jobs, app_on, call, commands, cpu_s, server_of, stays
+from tests.cases.helpers import all_jobs, app_on, call, commands, cpu_s, key, server_of, stays
+from tests.faults.proxy import Proxy
 from tests.faults.wallclock import WallClock
 from tests.process.rig import Rig
 from tests.servers import Server
@@ -108,6 +110,43 @@ def test_no_delay_in_any_form_is_at_once(rig: Rig, entrance: str) -> None:
         stays(lambda: True, "idle", 1.0)
         assert commands(rig) - before < 50
     assert pool.stop() == 0
+
+
+#: As text of the command line -> as a value of the API; those that are times at all.
+NO_DELAYS: dict[str, object] = {
+    "9223372036854775807": 2**63 - 1,
+    "9223372036854775808": 2**63,
+    "1e308": 1e308,
+    "1e400": float("1e400"),
+    "-inf": -math.inf,
+    "nan": math.nan,
+    "true": True,
+    "1_000": "1_000",
+    "0x10": "0x10",
+    "\uff11\uff10": "\uff11\uff10",
+    "": "",
+}
+#: Those that are tried on the command line as well.
+TYPED_DELAYS = ("9223372036854775808", "1e400", "nan", "true", "\uff11\uff10", "")
+
+
+def test_what_is_no_delay_reaches_no_store(redis_rig: Rig) -> None:
+    """Too large, not finite, or no number: refused with one line at either entrance; smallest and largest are exact."""
+    rig = redis_rig
+    with app_on(rig) as app:
+        for text, value in NO_DELAYS.items():
+            with pytest.raises((ConfigError, ValueError, TypeError)):
+                app.call("work").enqueue_in(value)  # type: ignore[arg-type]
+            if text in TYPED_DELAYS:
+                call(rig, "enqueue", "work", f"--in={text}").refused(2, "--in")
+        assert server_of(rig).keys(f"{rig.prefix}:*") == []
+        longest_s = 2199023255551 // 1000 - rig.store.now_ms() // 1000 - 60
+        ids = [app.call("work").enqueue_in(seconds).id for seconds in (1e-320, longest_s)]
+    ids += [call(rig, "enqueue", "work", f"--in={text}").ended(0).out.strip() for text in ("10", f"{longest_s}s")]
+    assert [rig.job(job).state for job in ids] == [State.PENDING, *[State.DELAYED] * 3]
+    fires = [score / 4096 for _, score in server_of(rig).zrange(key(rig, "delayed"), 0, -1, withscores=True)]
+    assert all(rig.store.now_ms() < fire < 2**41 for fire in fires)
+    assert abs(fires[0] - rig.store.now_ms() - 10_000) < 9000
 
 
 PRODUCER = """
@@ -310,7 +349,8 @@ def test_one_depth_for_every_entrance_and_no_crash_beyond(redis_rig: Rig, openin
     closing = {"[": "]", '{"a":': "}"}[opening]
     rig.app(APP)
     verdicts: dict[str, list[int]] = {"api": [], "command line": [], "import": []}
-    depths = (245, 260, 100_000)
+    # The last that is taken, the first that is not, and what would be the end of any stack.
+    depths = (252, 253, 100_000)
     for depth in depths:
         text = opening * depth + "1" + closing * depth
         value: object = 1
@@ -329,7 +369,7 @@ def test_one_depth_for_every_entrance_and_no_crash_beyond(redis_rig: Rig, openin
         ran = call(rig, "import", "deep.ndjson", "--job", "echo", "--restart")
         assert ran.code in (0, 1), (depth, ran)
         verdicts["import"] += [depth] if ran.code == 0 else []
-    assert verdicts["api"] == verdicts["command line"] == verdicts["import"] == [245]
+    assert verdicts["api"] == verdicts["command line"] == verdicts["import"] == [252]
     rig.run_burst(n=2)
     assert rig.stats().totals["completed"] == 3
 
@@ -592,3 +632,81 @@ def test_events_that_several_producers_send_run_once_through_an_outage(
     rig.until(lambda: not list((rig.folder / "fallback" / "inbox" / "new").glob("*")), "all is forwarded", within=20)
     rig.until_counts(active=0, pending=0, delayed=0)
     assert len(rig.ledger.starts()) == 60
+
+
+DERIVED = """
+import json, sys
+from app import app
+
+app.call("work").enqueue_many(
+    [{"event": event, "at": sys.argv[1]} for event in json.loads(sys.argv[2])],
+    job_id=lambda item: "event-" + "-".join(sorted(f"{key}.{value}" for key, value in item["event"].items())),
+)
+"""
+
+
+def test_ids_derived_from_a_payload_are_the_same_in_every_process(rig: Rig) -> None:
+    """Other hash seeds, another order of keys, another creation time inside: what the caller derives is what counts."""
+    rig.app(APP)
+    (rig.folder / "derived.py").write_text(DERIVED)
+    events = [{"kind": "paid", "order": n} for n in range(20)]
+    turned = [dict(reversed(event.items())) for event in events]
+    for seed, sent in (("1", events), ("2", turned), ("random", events[::-1])):
+        command = [sys.executable, "derived.py", f"made at {seed}", json.dumps(sent)]
+        subprocess.run(command, cwd=rig.folder, env=rig.env(PYTHONHASHSEED=seed), check=True)
+    assert {job.kwargs["at"] for job in all_jobs(rig, State.PENDING)} == {"made at 1"}
+    assert rig.stats().counts["pending"] == rig.stats().totals["enqueued"] == len(events)
+
+
+def test_a_bulk_says_of_each_item_what_became_of_it(rig: Rig) -> None:
+    """Bad ones by their number, known ones by their id, the others in order; where a generator raised, how many."""
+    bad: dict[int, object] = {3: (math.nan,), 500: 7, 998: ({1, 2},)}
+    with app_on(rig) as app:
+        handler = app.call("work")
+        seen: list[int] = []
+        items = [bad.get(n, (n,)) for n in range(1000)]
+        sent = handler.enqueue_many(items, on_invalid=lambda n, error: seen.append(n), ids=True)  # type: ignore[arg-type]
+        assert seen == sorted(bad)
+        assert sent.ids is not None
+        assert [rig.job(job).args for job in sent.ids[:5]] == [[0], [1], [2], [4], [5]]
+        assert len(set(sent.ids)) == len(sent.ids) == sent.created == rig.stats().counts["pending"] == 997
+        assert rig.job(sent.ids[-1]).args == [999]
+        named = handler.enqueue_many([(0,), (1,), (0,)], job_id=lambda item: f"id-{item[0]}", ids=True)
+        assert (named.ids, named.created, named.known) == (("id-0", "id-1", "id-0"), 2, 1)
+        assert handler.enqueue_many([], ids=True).ids == ()
+
+        def breaks() -> Iterator[tuple[int]]:
+            for n in range(1000):
+                if n == 700:
+                    raise OSError("the disk is away")
+                yield (n,)
+
+        with pytest.raises(OSError, match="the disk is away") as caught:
+            handler.enqueue_many(breaks())
+        assert "the first 700 jobs are enqueued surely" in "".join(caught.value.__notes__)
+        assert rig.stats().counts["pending"] == 997 + 2 + 700
+
+
+def test_a_bulk_whose_connection_ends_in_the_middle_is_in_once(redis_rig: Rig) -> None:
+    """Answers are lost again and again: a step is sent again under its mark, and each item has one job."""
+    rig = redis_rig
+    with Proxy(int(rig.url.rsplit(":", 1)[1].split("/")[0])) as proxy:
+        answers = lost = 0
+
+        def cut(frame: bytes) -> bool:
+            """Of one to five answers each, those of the new connections among them."""
+            nonlocal answers, lost
+            answers += 1
+            strikes = lost < 6 and answers % (lost + 1) == 0
+            lost += strikes
+            return strikes
+
+        with App(proxy.url, prefix=rig.prefix, fallback=None, enqueue_timeout=20) as app:
+            app.call("work").enqueue_in(0)
+            proxy.cut = cut
+            sent = app.call("work").enqueue_many(((n,) for n in range(2000)), ids=True)
+    assert lost == 6
+    assert sent.ids is not None
+    assert len(set(sent.ids)) == 2000
+    assert rig.stats().counts["pending"] == 2001
+    assert [job.args for job in all_jobs(rig, State.PENDING)[1:]] == [[n] for n in range(2000)]

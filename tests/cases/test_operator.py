@@ -166,29 +166,38 @@ def test_a_password_is_shown_nowhere(serve: Callable[..., Server], rig_on: Calla
         assert form not in shown, shown[max(0, shown.find(form) - 300) : shown.find(form) + 100]
 
 
-def test_nothing_but_the_dead_and_counters_is_left_after_the_retention(rig: Rig) -> None:
-    """Retries, deaths, cancels, given ids and results: what stays is bounded by what was said."""
+@pytest.mark.parametrize(
+    ("rounds", "size"), [(1, 600), pytest.param(5, 20_000, marks=[pytest.mark.slow, pytest.mark.timeout(500)])]
+)
+def test_nothing_but_the_dead_and_counters_is_left_after_the_retention(rig: Rig, rounds: int, size: int) -> None:
+    """Retries, deaths, cancels, given ids and results, again and again: what stays are the dead."""
     rig.app(APP)
-    with app_on(rig) as app:
-        for n in range(600):
-            app.enqueue("mixed", [n], job_id=f"id-{n}" if n % 3 == 0 else None)
-    cancelled = rig.enqueue_many("work", [()] * 6, delay_ms=3_600_000)
-    call(rig, "cancel", *cancelled).ended(0)
     terms = ("--result-keep", "500ms", "--remember", "500ms")
-    rig.run_burst(*terms, n=2)
-    dead = rig.stats().counts["dead"]
-    assert dead == 6
-    rig.until(
-        lambda: all(one.since_ms < rig.store.now_ms() for one in rig.store.jobs("default", State.COMPLETED).jobs),
-        "over",
-    )
-    end = time.monotonic() + 0.6
-    rig.until(lambda: time.monotonic() > end, "the ids are over, too")
-    rig.run_burst(*terms, n=1)
-    stats = rig.stats()
-    assert (stats.counts["completed"], stats.counts["dead"]) == (0, dead)
-    if rig.kind == "spool":
-        return
+    used: list[int] = []
+    for turn in range(1, rounds + 1):
+        with app_on(rig) as app:
+            mixed = app.call("mixed")
+            mixed.enqueue_many([(n,) for n in range(0, size, 3)], job_id=lambda item: f"id-{turn}-{item[0]}")  # noqa: B023
+            mixed.enqueue_many((n,) for n in range(size) if n % 3)
+        cancelled = rig.enqueue_many("work", [()] * (size // 100), delay_ms=3_600_000)
+        call(rig, "cancel", *cancelled).ended(0)
+        rig.run_burst(*terms, n=2, within=200)
+        dead = turn * size // 100
+        assert rig.stats().counts["dead"] == dead
+        over_ms = rig.store.now_ms() + 600
+        rig.until(lambda: rig.store.now_ms() > over_ms, "results and ids are over")  # noqa: B023
+        rig.run_burst(*terms, n=1)
+        stats = rig.stats()
+        assert (stats.counts["completed"], stats.counts["dead"]) == (0, dead)
+        if rig.kind != "spool":
+            holds_the_dead_alone(rig, dead)
+            used.append(int(server_of(rig).info("memory")["used_memory"]))
+    # A dead job, its error and its traceback.
+    assert all(later - used[0] < (size // 100) * rounds * 4096 + (1 << 20) for later in used)
+
+
+def holds_the_dead_alone(rig: Rig, dead: int) -> None:
+    """In Redis: no row, count or note but those of the dead; no key without a lifetime but the documented ones."""
     client = server_of(rig)
     left = {name.decode().removeprefix(f"{rig.prefix}:"): client.pttl(name) for name in client.keys(f"{rig.prefix}:*")}
     lasting = {name for name, ttl in left.items() if ttl == -1}
@@ -205,9 +214,39 @@ def test_nothing_but_the_dead_and_counters_is_left_after_the_retention(rig: Rig)
     assert all(":mark:" in name or name.startswith("master:") for name, ttl in left.items() if ttl != -1), left
 
 
+#: What is written wrongly where, and what the one line says of it.
+WRONG: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
+    "unknown variable": ({"BATCHQ_LEASE_TME": "3"}, "", ("BATCHQ_LEASE_TME", "BATCHQ_LEASE")),
+    "unknown key": ({}, "lease_tme = 3", ("lease_tme", "pyproject.toml", "lease")),
+    "another case": ({}, "LEASE = 3", ("LEASE", "pyproject.toml", "lease")),
+    "nested": ({}, "[tool.batchq.lease]\nms = 3", ("lease", "pyproject.toml")),
+    "wrong type": ({}, 'lease = ["3s"]', ("lease", "pyproject.toml")),
+    "no lease": ({"BATCHQ_LEASE": "0"}, "", ("lease", "BATCHQ_LEASE", "too short")),
+    "no workers": ({"BATCHQ_PROCESSES": "-1"}, "", ("processes", "BATCHQ_PROCESSES")),
+    "they contradict": ({"BATCHQ_GRACE": "30s"}, 'shutdown_timeout = "10s"', ("grace", "shutdown_timeout")),
+}
+
+
+def test_a_setting_that_is_written_wrongly_stops_the_start(redis_rig: Rig) -> None:
+    """One line that names source and key, exit 2, nothing is forked; of the right ones the nearest source wins."""
+    rig = redis_rig
+    rig.app(APP)
+    project = rig.folder / "pyproject.toml"
+    for kind, (env, line, words) in WRONG.items():
+        project.write_text(line if line.startswith("[") else f"[tool.batchq]\n{line}\n")
+        ran = call(rig, "start", "app:app", "-n", "1", **env)
+        ran.refused(2, *words)
+        assert "started" not in ran.err, kind
+    project.write_text('[tool.batchq]\nlease = "40s"\ngrace = "4s"\nmax_attempts = 4\n')
+    pool = rig.start("--lease", "10s", BATCHQ_LEASE="30s", BATCHQ_GRACE="3s")
+    [said] = pool.lines("started")
+    assert all(word in said.split() for word in ("lease=10s", "grace=3s", "max_attempts=4")), said
+    assert pool.stop() == 0
+
+
 @pytest.mark.slow
 def test_a_bulk_import_leaves_room_for_others(serve: Callable[..., Server], rig_on: Callable[..., Rig]) -> None:
-    """Half a million lines while a pool works: no call takes long, memory is constant, probes begin at once."""
+    """Two hundred thousand lines while a pool works: no call takes long, memory is constant, probes begin at once."""
     server = serve("--slowlog-log-slower-than", "100000", "--slowlog-max-len", "1000")
     rig = rig_on(server)
     rig.app(APP)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-import tenacity
 
 from batchq.backoff import exponential, full_jitter
 from batchq.config import load
 from batchq.errors import ConfigError
 from batchq.lifecycle import State
-from batchq.redis.connect import PAUSES
-from tests.cases.helpers import all_jobs, app_on, call, gaps_s, stays
+from tests.cases.helpers import all_jobs, app_on, call, gaps_s, key, server_of, stays
 from tests.process.rig import Rig
+from tests.servers import Server
 
 APP = """
 import ctypes
@@ -74,6 +79,11 @@ def stands(gate):
     note("E")
 
 
+@app.job(backoff=exponential(1.0, cap=20))
+def often():
+    raise ValueError("no")
+
+
 @app.job
 def work():
     note("S")
@@ -106,8 +116,13 @@ def test_planned_stops_spend_no_attempt(rig: Rig) -> None:
         pool = rig.start("--shutdown-timeout", "100ms", "--grace", "100ms")
         rig.until_started(job, turn + 1)
         assert pool.stop() == 0
+    pool = rig.start()
+    worker = rig.until_started(job, 4)
+    os.kill(worker, signal.SIGTERM)
     (rig.folder / "gate").touch()
-    rig.run_burst()
+    rig.until_counts(done=1)
+    rig.until(lambda: pool.workers() not in ([], [worker]), "another has taken its place")
+    assert pool.stop() == 0
     assert {entry.attempt for entry in rig.ledger.entries(job=job)} == {1}
     stats = rig.stats()
     assert (stats.totals["completed"], stats.totals["retried"], stats.totals["crashed"]) == (1, 0, 0)
@@ -155,13 +170,54 @@ def test_no_attempt_number_breaks_a_policy(base: float) -> None:
             assert base or delay == 0
 
 
-def test_no_number_of_tries_breaks_the_reconnecting() -> None:
-    """The waits between tries to reach a server stay finite and short for ever."""
-    for attempt in (1, 2, 30, 1023, 1024, 1025, 5000, 10**6):
-        for _ in range(20):
-            state = tenacity.RetryCallState(None, None, (), {})  # type: ignore[arg-type]
-            state.attempt_number = attempt
-            assert 0 <= PAUSES(state) <= 2.0
+def test_jobs_that_failed_a_thousand_times_wait_their_cap(redis_rig: Rig) -> None:
+    """The power is not computed before it is cut: the next attempt is due within cap and jitter, and none is lost."""
+    rig = redis_rig
+    rig.app(APP)
+    jobs = {rig.enqueue("often", max_attempts=10**7): failed for failed in (1022, 1023, 1024, 1025, 3999, 10**6)}
+    server_of(rig).hset(key(rig, "attempts"), mapping=jobs)
+    rig.start()
+    rig.until_counts(delayed=len(jobs), retried=len(jobs))
+    now = rig.store.now_ms()
+    for job, failed in jobs.items():
+        assert rig.job(job).attempts == failed + 1
+        assert now + 20_000 * 0.8 - 10_000 < rig.job(job).since_ms <= now + 20_000 * 1.2
+
+
+PATIENT = """
+import sys
+from batchq.redis.connect import Links
+from batchq.redis.store import RedisStore
+
+waits = []
+
+
+def sleep(self, seconds):
+    waits.append(seconds)
+    if len(waits) == 3000:
+        print("tried", max(waits), min(waits), flush=True)
+    if len(waits) > 3000:
+        time.sleep(0.01)
+
+
+import time
+Links._sleep = sleep
+print("back", RedisStore(sys.argv[1], prefix="x", patience_s=None).now_ms())
+"""
+
+
+def test_no_number_of_tries_breaks_the_reconnecting(serve: Callable[..., Server], tmp_path: Path) -> None:
+    """Three thousand tries at a server that is away: each wait is finite and short, and it is there when it is back."""
+    server = serve()
+    server.kill()
+    command = [sys.executable, "-c", PATIENT, server.url]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    tried, most, least = process.stdout.readline().split()
+    assert (tried, 0 <= float(least) <= float(most) <= 2.0) == ("tried", True)
+    server.start()
+    assert process.communicate(timeout=30)[0].startswith("back ")
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("after", [0.0, -1.0, 0.2])
@@ -240,6 +296,19 @@ def test_a_zero_is_a_zero_or_refused(setting: str, source: str) -> None:
         getattr(settings, name) for name in (setting, f"{setting}_ms", f"{setting}_bytes") if hasattr(settings, name)
     ]
     assert values == [expected]
+
+
+@pytest.mark.parametrize("source", ["environment", "file"])
+def test_zeros_are_shown_as_zeros(redis_rig: Rig, source: str) -> None:
+    """`batchq config` says what is used: each zero that means something is there as one, with its source."""
+    kept = [setting for setting, held in ZEROS.items() if held is not None]
+    env = {f"BATCHQ_{setting.upper()}": "0" for setting in kept} if source == "environment" else {}
+    if source == "file":
+        lines = "".join(f"{setting} = 0\n" for setting in kept)
+        (redis_rig.folder / "pyproject.toml").write_text(f"[tool.batchq]\n{lines}")
+    shown = call(redis_rig, "config", "--json", **env).ended(0).json
+    assert {shown[setting]["value"] for setting in kept} <= {"0", "0s", "0ms"}, [shown[one] for one in kept]
+    assert all(shown[setting]["source"] != "default" for setting in kept)
 
 
 def test_zeros_of_one_call_are_kept(rig: Rig) -> None:
