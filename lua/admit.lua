@@ -110,13 +110,14 @@ for i = 2, #ARGV, 3 do
     for line in string.gmatch(ARGV[i + 2], '([^\n\t]+)\t') do touched[line] = true end
   end
 end
-local before = earliest(k.delayed)
+local before, later = earliest(k.delayed), {notes = {}, scores = {}}
 local places, notes = uncancelled(k, words, seen, parked, us)
 for i, n in ipairs(places) do
   local note = notes[i]
   note.forgiven = note.forgiven + 1
-  to_delayed(k, ARGV[n * 3 - 1], note, math.max(1, fires[n] - math.ceil(us / 1000)), us)
+  to_delayed(k, later, ARGV[n * 3 - 1], note, math.max(1, fires[n] - math.ceil(us / 1000)), us)
 end
+all_delayed(k, later)
 local gone = {}
 for i, n in ipairs(seen) do
   if words[n] == 'cancelled' then gone[#gone + 1] = parked[i] end

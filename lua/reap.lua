@@ -46,7 +46,7 @@ if #ARGV > 1 then
   local words, current, taken = fence(k.active, k.attempts, k.meta, '1', 2, 5)
   local us = clock()
   local places, notes = uncancelled(k, words, current, taken, us)
-  local before, died = earliest(k.delayed), {}
+  local before, died, later = earliest(k.delayed), {}, {notes = {}, scores = {}}
   for i, n in ipairs(places) do
     local at, note = n * 5 - 3, notes[i]
     note.lost = note.lost + 1
@@ -56,10 +56,11 @@ if #ARGV > 1 then
       to_dead(k, ARGV[at], note, 'poison', us)
       died[#died + 1] = ARGV[at]
     else
-      to_delayed(k, ARGV[at], note, tonumber(ARGV[at + 2]), us)
+      to_delayed(k, later, ARGV[at], note, tonumber(ARGV[at + 2]), us)
     end
   end
   all_dead(k, died, us)
+  all_delayed(k, later)
   if #places > 0 then redis.call('HINCRBY', k.meta, 'lost', #places) end
   if earliest(k.delayed) ~= before then hint(timer, 1) end
 end

@@ -43,7 +43,7 @@ local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 7)
 local us = clock()
 local places, notes = uncancelled(k, words, current, taken, us)
 local totals = {retried = 0, crashed = 0, timed_out = 0}
-local before, died = earliest(k.delayed), {}
+local before, died, later = earliest(k.delayed), {}, {notes = {}, scores = {}}
 for i, n in ipairs(places) do
   local at, note = n * 7 - 5, notes[i]
   local id, token, ms, most = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
@@ -63,10 +63,11 @@ for i, n in ipairs(places) do
     died[#died + 1] = id
   else
     totals.retried = totals.retried + 1
-    to_delayed(k, id, note, ms, us)
+    to_delayed(k, later, id, note, ms, us)
   end
 end
 all_dead(k, died, us)
+all_delayed(k, later)
 count(k.meta, totals)
 if earliest(k.delayed) ~= before then hint(k.timer, 1) end
 -- A busy queue promotes itself.

@@ -38,12 +38,13 @@ local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 3)
 local us = clock()
 local places, notes = uncancelled(k, words, current, taken, us)
 if #places == 0 then return words end
-local before = earliest(k.delayed)
+local before, later = earliest(k.delayed), {notes = {}, scores = {}}
 for i, n in ipairs(places) do
   local at, note = n * 3 - 1, notes[i]
   note.forgiven = note.forgiven + 1
-  to_delayed(k, ARGV[at], note, math.max(100, tonumber(ARGV[at + 2])), us)
+  to_delayed(k, later, ARGV[at], note, math.max(100, tonumber(ARGV[at + 2])), us)
 end
+all_delayed(k, later)
 redis.call('HINCRBY', k.meta, 'snoozed', #places)
 if earliest(k.delayed) ~= before then hint(timer, 1) end
 return words

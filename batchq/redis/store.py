@@ -49,6 +49,7 @@ from batchq.lifecycle import TOTALS, State, Word
 from batchq.redis.connect import Links
 from batchq.redis.dial import dialer_for
 from batchq.redis.link import Link
+from batchq.redis.notes import read_error, read_note, shorten
 from batchq.redis.outage import Outage
 from batchq.redis.replies import Unreached, raise_for
 from batchq.redis.scripts import QUEUE_KEYS, Arg, Keys, Script, call, load, shipped
@@ -87,11 +88,19 @@ def _complete(out: Completed) -> list[Arg]:
 
 
 def _retry(out: Retried) -> list[Arg]:
-    return [out.claim.id, out.claim.token, out.delay_ms, out.max_attempts, out.cause, out.max_crashes, out.error]
+    return [
+        out.claim.id,
+        out.claim.token,
+        out.delay_ms,
+        out.max_attempts,
+        out.cause,
+        out.max_crashes,
+        shorten(out.error),
+    ]
 
 
 def _bury(out: Buried) -> list[Arg]:
-    return [out.claim.id, out.claim.token, out.reason, out.error]
+    return [out.claim.id, out.claim.token, out.reason, shorten(out.error)]
 
 
 def _snooze(out: Snoozed) -> list[Arg]:
@@ -99,11 +108,11 @@ def _snooze(out: Snoozed) -> list[Arg]:
 
 
 def _release(out: Released) -> list[Arg]:
-    return [out.claim.id, out.claim.token, out.error]
+    return [out.claim.id, out.claim.token, shorten(out.error)]
 
 
 def _lost(out: Lost) -> list[Arg]:
-    return [out.claim.id, out.claim.token, out.delay_ms, out.max_lost, out.error]
+    return [out.claim.id, out.claim.token, out.delay_ms, out.max_lost, shorten(out.error)]
 
 
 def _result_bytes(out: Completed) -> int:
@@ -188,29 +197,12 @@ def _ready_ms(row: dict[str, Any], since: int) -> int:
     return max(int(row["t"]), int(row.get("at", 0)), since)
 
 
-def _note(note: bytes) -> tuple[int, int, int, int, int, str, list[bytes]]:
-    """forgiven, crashes, lost, cancel mark, ready since, reason, error lines. The layout is in lua/include/note.lua."""
-    if not note:
-        return 0, 0, 0, 0, 0, "", []
-    head, *errors = note.split(b"\n")
-    forgiven, crashes, lost, cancel, since, reason = head.split(b" ")
-    return (
-        int(forgiven),
-        int(crashes),
-        int(lost),
-        int(cancel),
-        int(since),
-        "" if reason == b"-" else reason.decode(),
-        errors,
-    )
-
-
 def _claims(queue: str, flat: Sequence[Any]) -> tuple[Claim, ...]:
     """id, token, row, note, ... as claims."""
     out = []
     for job_id, token, row, note in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True):
         if note:
-            forgiven, crashes, lost = _note(note)[:3]
+            forgiven, crashes, lost = read_note(note)[:3]
             out.append(Claim(queue, job_id.decode(), int(token), row, forgiven, crashes, lost))
         else:
             out.append(Claim(queue, job_id.decode(), int(token), row))
@@ -739,7 +731,7 @@ class RedisStore(Store):
         names = ("pending", "delayed", "active", "completed", "dead")
         counts = {name: int(n) for name, n in zip(names, answer[1:6], strict=True)}
         now, end = int(answer[6]), 8 + 2 * int(answer[7])
-        heads = ((orjson.loads(answer[i]), _note(answer[i + 1])[4]) for i in range(8, end, 2) if answer[i])
+        heads = ((orjson.loads(answer[i]), read_note(answer[i + 1]).since) for i in range(8, end, 2) if answer[i])
         age = max((now - _ready_ms(row, since) for row, since in heads), default=0)
         meta = {answer[i].decode(): answer[i + 1] for i in range(end, len(answer), 2)}
         totals = {name: int(meta.get(name, 0)) for name in TOTALS}
@@ -770,7 +762,7 @@ class RedisStore(Store):
                 row = _LOST_ROW
             else:
                 continue
-            forgiven, crashes, lost, cancel, since, reason, errors = _note(notes[i] or b"")
+            forgiven, crashes, lost, cancel, since, reason, errors = read_note(notes[i] or b"")
             worker = next((w for w, held in zip(workers, active, strict=True) if held[i]), "")
             found, since_ms = State.PENDING, _ready_ms(row, since)
             if delayed[i] is not None:
@@ -799,7 +791,7 @@ class RedisStore(Store):
                     crashes=crashes,
                     lost=lost,
                     reason=reason if row is not _LOST_ROW else "row lost",
-                    errors=tuple(orjson.loads(error) for error in errors),
+                    errors=tuple(map(read_error, errors)),
                     worker=worker,
                     cancel=bool(cancel),
                     result=orjson.loads(results[i]) if results[i] else None,

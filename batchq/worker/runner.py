@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from batchq.gates import Gate
 from batchq.job import SNOOZE_MIN_MS, Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, pack_error
 from batchq.registry import HandlerSpec, Registry
 from batchq.worker.grouped import Group
+from batchq.worker.traces import trace_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -217,7 +217,7 @@ class Runner:
 
     def _retried(self, ready: Prepared, error: BaseException, cause: str) -> Retried:
         claim = ready.claim
-        trace = "" if isinstance(error, Retry | JobTimeout | JobCancelled) else _trace(error)
+        trace = "" if isinstance(error, Retry | JobTimeout | JobCancelled) else trace_of(error)
         delay_ms = self._delay_ms(ready, error)
         entry = self._error(claim, type(error).__name__, safe_text(error), trace, delay_ms)
         return Retried(claim, delay_ms, ready.max_attempts, entry, cause, self._settings.max_crashes)
@@ -287,12 +287,3 @@ def safe_text(error: BaseException) -> str:
         return str(error) or type(error).__name__
     except BaseException:  # noqa: BLE001 - a broken __str__ must not end the worker
         return f"{type(error).__name__} (its text can't be read: __str__ raises)"
-
-
-def _trace(error: BaseException) -> str:
-    """The last frames, without those of this module."""
-    try:
-        frames = error.__traceback__.tb_next if error.__traceback__ else None
-        return "".join(traceback.format_exception(type(error), error, frames, limit=-20))
-    except BaseException:  # noqa: BLE001 - the same
-        return ""

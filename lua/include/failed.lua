@@ -36,9 +36,17 @@ local function all_dead(k, ids, us)
   if #ids > 0 and any_batched(k.meta) then in_batches(k, ids, false, 'dead', false, us) end
 end
 
-local function to_delayed(k, id, note, ms, us)
+-- Those that wait for their next attempt are gathered in `later`, and stand there with `all_delayed`.
+local function to_delayed(k, later, id, note, ms, us)
   local fire = math.min(fire_ms(us, ms), LATEST_MS) -- an outcome is never refused for its delay
   note.since = fire
-  redis.call('HSET', k.notes, id, write_note(note))
-  delay(k.delayed, id, fire)
+  local at = #later.notes
+  later.notes[at + 1], later.notes[at + 2] = id, write_note(note)
+  later.scores[at + 1], later.scores[at + 2] = place_at(k.delayed, fire), id
+end
+
+local function all_delayed(k, later)
+  if #later.notes == 0 then return end
+  redis.call('HSET', k.notes, unpack(later.notes))
+  redis.call('ZADD', k.delayed, unpack(later.scores))
 end

@@ -1,0 +1,86 @@
+"""What attempts left behind, as the Redis store keeps it: a string a job, see lua/include/note.lua.
+
+A job that waits for its second attempt stands in memory with its error, so that is written short: an array instead of
+an object with names, and of a traceback what the error does not say already.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import orjson
+
+_HEAD = "Traceback (most recent call last):\n"
+_FRAME = "  File "
+#: What every entry says.
+_ALWAYS = {"kind", "error", "attempt", "at_ms"}
+
+
+class Note(NamedTuple):
+    forgiven: int = 0
+    crashes: int = 0
+    lost: int = 0
+    cancel: int = 0
+    #: Since when it is ready, ms.
+    since: int = 0
+    #: Why it is dead.
+    reason: str = ""
+    #: A line each, newest first.
+    errors: tuple[bytes, ...] = ()
+
+
+def read_note(note: bytes) -> Note:
+    if not note:
+        return Note()
+    head, *errors = note.split(b"\n")
+    forgiven, crashes, lost, cancel, since, reason = head.split(b" ")
+    return Note(
+        int(forgiven),
+        int(crashes),
+        int(lost),
+        int(cancel),
+        int(since),
+        "" if reason == b"-" else reason.decode(),
+        tuple(errors),
+    )
+
+
+def shorten(entry: bytes) -> bytes:
+    """An error entry (see job.pack_error; b"" for none) as a note holds it: still a line of JSON."""
+    if not entry:
+        return entry
+    error: dict[str, Any] = orjson.loads(entry)
+    if not error.keys() >= _ALWAYS:
+        return entry
+    at_ms, trace = error["at_ms"], error.get("trace", "")
+    started_ms = error.get("started_ms")
+    told = f"{error['kind']}: {error['error']}\n"
+    if trace.startswith(_HEAD + _FRAME) and trace.endswith(f"\n{told}"):
+        trace = trace[len(_HEAD) : -len(told)]
+    short = [
+        *(error["kind"], error["error"], error["attempt"], at_ms),
+        # How long it took has fewer digits than when it began.
+        None if started_ms is None else at_ms - started_ms,
+        *(error.get("delay_ms"), error.get("worker", ""), trace),
+    ]
+    while not short[-1]:
+        short.pop()
+    return orjson.dumps(short)
+
+
+def read_error(line: bytes) -> dict[str, Any]:
+    """The entry again. What came from a spool, or from an older batchq, stands there as it was."""
+    found = orjson.loads(line)
+    if not isinstance(found, list):
+        return dict(found)
+    kind, text, attempt, at_ms, ran_ms, delay_ms, worker, trace = found + [None] * (8 - len(found))
+    error: dict[str, Any] = {"kind": kind, "error": text, "attempt": attempt, "at_ms": at_ms}
+    if ran_ms is not None:
+        error["started_ms"] = at_ms - ran_ms
+    if delay_ms is not None:
+        error["delay_ms"] = delay_ms
+    if worker:
+        error["worker"] = worker
+    if trace:
+        error["trace"] = f"{_HEAD}{trace}{kind}: {text}\n" if trace.startswith(_FRAME) else trace
+    return error
