@@ -22,7 +22,7 @@ import pytest
 from batchq.config import Settings
 from batchq.worker.recycle import Recycling
 from tests.cases.helpers import call, gaps_s
-from tests.process.rig import Rig, is_running, until
+from tests.process.rig import Rig, is_running, let_pass, until
 from tests.servers import Server
 
 APP = """
@@ -86,8 +86,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_no_half_pool(redis_rig: Rig,
         if delay_ms is None:
             rig.until(lambda pool=pool: pool.lines("started"), "it has started")  # type: ignore[misc]
         else:
-            due = time.monotonic() + delay_ms / 1000
-            rig.until(lambda due=due: time.monotonic() >= due, "that moment has come")  # type: ignore[misc]
+            let_pass(delay_ms / 1000)
         pool.send(number)
         rig.until(
             lambda pool=pool: pool.process.poll() is not None or len(pool.registered("default")) == 2,  # type: ignore[misc]

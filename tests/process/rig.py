@@ -53,6 +53,12 @@ def until(condition: Callable[[], T], what: str, within: float = 30.0) -> T:
         time.sleep(LOOK_S)
 
 
+def let_pass(seconds: float) -> None:
+    """For tests that do something at an instant nobody chose: there is no condition to wait for."""
+    due = time.monotonic() + seconds
+    until(lambda: time.monotonic() >= due, "that moment has come", within=seconds + 1)
+
+
 def is_stopped(pid: int) -> bool:
     """The process is stopped by a signal (state T)."""
     with contextlib.suppress(psutil.Error):

@@ -16,7 +16,7 @@ from batchq.lifecycle import State
 from batchq.system import scoreboard
 from batchq.system.parent import birth_of
 from batchq.system.scoreboard import Scoreboard
-from tests.process.rig import Pool, Rig, opened
+from tests.process.rig import Pool, Rig, let_pass, opened
 from tests.servers import Server, flavours
 
 APP = """
@@ -179,7 +179,7 @@ def test_stop_during_a_reload_is_not_lost(redis_rig: Rig, delay_s: float) -> Non
     write(redis_rig, "1")
     pool = redis_rig.start(n=2)
     pool.send(signal.SIGHUP)
-    time.sleep(delay_s)
+    let_pass(delay_s)
     pool.send(signal.SIGTERM)
     assert pool.wait() == 0
     redis_rig.until_clean()
