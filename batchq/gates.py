@@ -30,12 +30,14 @@ CALLED_MS = 5_000
 #: What a gate knows of failures is forgotten when nobody has come for so long.
 FORGET_MS = 86_400_000
 #: A gate is looked after so long behind the time that its first has.
-LATE_MS = 1_000
+BEHIND_MS = 1_000
 #: So many are called at most at once; and by one sweep, or little more.
 CALLS, MOST_CALLS = 100, 1000
-#: A window is so much longer than it says, or a twentieth where that is less: events of two windows may lie closer
-#: together where they arrive than where they began.
-SLACK_MS = 50
+#: A window is so much longer than it says, or a tenth where that is less: between the step that admits a job and what
+#: its handler does lies a time that is never the same, and what began later must not catch up.
+SLACK_MS = 100
+#: Where that took longer, the job has missed its turn.
+LATE_MS = SLACK_MS // 2
 #: Characters of a gate's name.
 MOST_NAME = 200
 #: A greater rate is counted in shorter windows.
@@ -119,7 +121,7 @@ def in_short_windows(count: int, period_ms: int) -> tuple[int, int]:
 
 
 def window_us(period_ms: int) -> int:
-    return (period_ms + min(SLACK_MS, period_ms // 20)) * 1000
+    return (period_ms + min(SLACK_MS, period_ms // 10)) * 1000
 
 
 @dataclass(slots=True)
@@ -295,8 +297,11 @@ def _refusal(hall: Hall, door: Door, place: int | None) -> int | None:
     return None if left > 0 else next_ms
 
 
-def admit(hall: Hall, job_id: str, token: int, gates: Sequence[Gate]) -> int | None:
-    """None where the job passes all gates; else its fire-time: it waits. `tend` the gates after a batch of these."""
+def admit(hall: Hall, job_id: str, token: int, gates: Sequence[Gate], touched: set[str]) -> int | None:
+    """None where the job passes all gates; else its fire-time: it waits. `tend` what is touched after a batch of these.
+
+    Without gates: whoever asks knows of none any more, and where the job has waited for its turn nobody minds.
+    """
     known = hall.pass_of(job_id)
     if known is not None and known.flag == "a" and known.token == token:
         return None
@@ -310,6 +315,14 @@ def admit(hall: Hall, job_id: str, token: int, gates: Sequence[Gate]) -> int | N
         hall.put(door)
     elif known is not None and known.flag == "w":
         hall.wait_no_more(known.at, known.place)
+    touched |= {gate.name for gate in gates}
+    if not gates:
+        if known is not None:
+            hall.give_pass(job_id, None)
+            if known.at:
+                touched.add(known.at)
+                _throw_open(hall, known.at)
+        return None
     doors = []
     for gate in gates:
         door = hall.door(gate.name)
@@ -328,6 +341,14 @@ def admit(hall: Hall, job_id: str, token: int, gates: Sequence[Gate]) -> int | N
         hall.put(door)
     hall.give_pass(job_id, Pass("a", token, 0, "", tuple(door.name for door in doors)))
     return None
+
+
+def _throw_open(hall: Hall, name: str) -> None:
+    """Until somebody comes who has terms for it."""
+    door = hall.door(name)
+    door.take_terms(Gate(name))
+    door.phase, door.ends_ms, door.failures = CLOSED, 0, 0
+    hall.put(door)
 
 
 def _park(hall: Hall, door: Door, job_id: str, token: int, place: int | None, again_ms: int) -> int:
@@ -354,6 +375,8 @@ def tend(hall: Hall, name: str) -> int:
         free, wait_ms = (1 - door.called, 0) if now >= door.ends_ms else (0, door.ends_ms)
     elif door.phase == PROBING:
         free = 0
+    else:
+        free -= door.called
     if door.limit:
         free = min(free, door.limit - door.busy - door.called)
     if free > 0:
@@ -375,7 +398,7 @@ def tend(hall: Hall, name: str) -> int:
         hall.set_fire(first.id, wait_ms)
         if not door.called:
             # Should that one be cancelled, or late, the others are not forgotten.
-            hall.visit(name, wait_ms + LATE_MS)
+            hall.visit(name, wait_ms + BEHIND_MS)
     return len(called)
 
 

@@ -608,7 +608,7 @@ class MemoryStore(Store):
         return Word.OK
 
     def admit(self, queue: str, worker: str, admissions: Sequence[Admission], *, again: bool = False) -> list[Word]:
-        words = []
+        words, touched = [], set[str]()
         with self._lock:
             q, now_us = self._at(queue)
             hall = _Hall(q, now_us)
@@ -617,9 +617,9 @@ class MemoryStore(Store):
                 if entry is None:
                     words.append(Word.SETTLED if again else Word.STALE)
                     continue
-                fire = gates.admit(hall, claim.id, claim.token, doors)
+                fire = gates.admit(hall, claim.id, claim.token, doors, touched)
                 words.append(Word.OK if fire is None else self._park(q, entry, fire, now_us))
-            for name in sorted({gate.name for _, doors in admissions for gate in doors}):
+            for name in sorted(touched):
                 gates.tend(hall, name)
             # New gates come as fast as jobs: old ones go as fast.
             gates.look_after(hall, 10 + 2 * len(words))

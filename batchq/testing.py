@@ -17,6 +17,7 @@ Handlers run in the calling thread through the same runner as in a worker; nothi
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,7 @@ from batchq.store import Limits
 
 if TYPE_CHECKING:
     from batchq.app import App
+    from batchq.worker.runner import Prepared
 
 #: Longer than any test moves the clock.
 _LEASE_MS = 10**13
@@ -121,55 +123,65 @@ class Harness:
 
     def _run_next(self) -> list[Ran]:
         """One call of a handler: one attempt, or one for each job of a batch handler."""
-        from batchq.worker.admission import admit
-
         worker = f"testing-{self._depth}"
         for queue in self.store.queues():
             self.store.register(queue, worker, _LEASE_MS)
             while claims := self.store.claim(queue, worker, 1, 0).claims:
                 self._start()
                 # One that may not run yet waits in the store, and the next is looked at.
-                admitted = admit(self.store, self._runner, queue, worker, claims)
-                for claim in admitted.claims:
-                    return self._run(queue, worker, claim)
-                self.store.exchange(queue, worker, admitted.ended, 0, 0)
+                ready, ended = self._admitted(queue, worker, claims)
+                for one in ready:
+                    return self._run(queue, worker, one)
+                if ended:
+                    return self._settle(queue, worker, ended)
         return []
 
-    def _run(self, queue: str, worker: str, claim: Claim) -> list[Ran]:
-        self._start()
-        tail: deque[Claim] = deque()
+    def _admitted(self, queue: str, worker: str, claims: Sequence[Claim]) -> tuple[list[Prepared], list[Outcome]]:
+        from batchq.worker.admission import admit, read
+
+        ready, ended = read(self._runner, claims)
+        return admit(self.store, queue, worker, ready), ended
+
+    def _run(self, queue: str, worker: str, ready: Prepared) -> list[Ran]:
+        tail: deque[Prepared] = deque()
         self._depth += 1
         # What the handler enqueues is no part of a batch around the test.
         token = around.set(None)
         try:
-            outcomes = self._call(queue, worker, claim, tail)
+            outcomes = self._call(queue, worker, ready, tail)
         finally:
             around.reset(token)
             self._depth -= 1
-        words = self.store.exchange(queue, worker, [*outcomes, *map(Released, tail)], 0, 0).words
+        return self._settle(queue, worker, outcomes, [Released(one.claim) for one in tail])
+
+    def _settle(
+        self, queue: str, worker: str, outcomes: Sequence[Outcome], given_back: Sequence[Outcome] = ()
+    ) -> list[Ran]:
+        words = self.store.exchange(queue, worker, [*outcomes, *given_back], 0, 0).words
         ran = [Ran(outcome, word) for outcome, word in zip(outcomes, words, strict=False)]
         for one in ran:
             if one.word is Word.DEAD or (one.word is Word.OK and isinstance(one.outcome, Buried)):
                 self._tell_dead(queue, one.id)
         return ran
 
-    def _call(self, queue: str, worker: str, claim: Claim, tail: deque[Claim]) -> list[Outcome]:
+    def _call(self, queue: str, worker: str, ready: Prepared, tail: deque[Prepared]) -> list[Outcome]:
         """What can't run with it is left in the tail."""
         from batchq.worker.grouped import gather, run_group
-        from batchq.worker.runner import Prepared
 
-        ready = self._runner.prepare(claim)
-        if not isinstance(ready, Prepared) or not ready.spec.batch:
-            return [self._runner.run(claim)]
+        if not ready.spec.batch:
+            return [self._runner.call(ready)]
+        ended: list[Outcome] = []
+
+        def claim_more(want: int, held: int) -> bool:
+            claims = self.store.claim(queue, worker, want, held + len(ended)).claims
+            came, over = self._admitted(queue, worker, claims)
+            tail.extend(came)
+            ended.extend(over)
+            return bool(claims)
+
         # Nobody enqueues while it would linger: the clock stands.
-        group = gather(
-            ready,
-            tail,
-            self._runner.prepare,
-            lambda want, held: self.store.claim(queue, worker, want, held).claims,
-            lambda seconds: False,
-        )
-        return list(chain.from_iterable(run_group(self._runner, group, lambda some, call: call(None))))
+        group = gather(ready, tail, claim_more, lambda seconds: False)
+        return ended + list(chain.from_iterable(run_group(self._runner, group, lambda some, call: call(None))))
 
     def _start(self) -> None:
         if self._started:

@@ -42,7 +42,7 @@ local k = {
   batched = KEYS[13], batches = KEYS[14], batch_ends = KEYS[15], gates = KEYS[16], passes = KEYS[17],
   waiters = KEYS[18], passed = KEYS[19], visits = KEYS[20],
 }
-local us = clock()
+local us, touched = clock(), {}
 
 local function doors_of(text)
   local doors = {}
@@ -75,6 +75,15 @@ local function admit(id, token, text)
     end
   end
   local doors, names = doors_of(text), {}
+  if #doors == 0 then
+    -- Whoever asks knows of no gate any more: where the job has waited for its turn nobody minds.
+    redis.call('HDEL', k.passes, id)
+    if known and known.flag ~= 'a' then
+      throw_open(k, known.names[1], us)
+      touched[known.names[1]] = true
+    end
+    return nil
+  end
   for _, door in ipairs(doors) do
     local again_ms = refusal(k, door, place, us)
     if again_ms then return wait_at(k, door, id, token, place, again_ms, us) end
@@ -93,7 +102,7 @@ local function admit(id, token, text)
 end
 
 redis.call('HDEL', k.meta, '') -- a first write that is allowed at maxmemory
-local words, seen, fires, parked, touched = {}, {}, {}, {}, {}
+local words, seen, fires, parked = {}, {}, {}, {}
 local refused = ARGV[1] == '1' and 'settled' or 'stale'
 for i = 2, #ARGV, 3 do
   local id, token, n = ARGV[i], ARGV[i + 1], (i + 1) / 3

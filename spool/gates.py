@@ -25,17 +25,17 @@ _WAITING = sql("SELECT gate,count(*) FROM waiter WHERE queue=? GROUP BY gate")
 
 def admit(book: Book, worker: str, admissions: Sequence[Admission], again: bool, limits: Limits) -> list[Word]:
     hall, holds, settling = Hall(book), held(book, worker), Settling(book, limits)
-    words = []
+    words, touched = [], set[str]()
     for claim, doors in admissions:
         standing: Standing | None = holds.get(claim.id)
         if standing is None or standing.attempts != claim.token:
             words.append(Word.SETTLED if again else Word.STALE)
             continue
-        fire = gates.admit(hall, claim.id, claim.token, doors)
+        fire = gates.admit(hall, claim.id, claim.token, doors, touched)
         words.append(Word.OK if fire is None else park(settling, standing, fire))
     book.n["n_active"] -= words.count(Word.PARKED) + words.count(Word.CANCELLED)
     settling.write()
-    for name in sorted({gate.name for _, doors in admissions for gate in doors}):
+    for name in sorted(touched):
         gates.tend(hall, name)
     # New gates come as fast as jobs: old ones go as fast.
     gates.look_after(hall, 10 + 2 * len(words))

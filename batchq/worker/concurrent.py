@@ -14,24 +14,27 @@ import contextlib
 import inspect
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from batchq import log
 from batchq.app import App
 from batchq.clock import monotonic_ns
 from batchq.config import Settings
 from batchq.errors import ConfigError, StoreError, StoreUnavailable
-from batchq.job import Claim, Outcome, Released
+from batchq.gates import LATE_MS
+from batchq.job import Outcome, Released
 from batchq.master.signals import drain
 from batchq.registry import Registry, place
 from batchq.store import Store, Waiter
 from batchq.system import scoreboard
 from batchq.system.scoreboard import Entry, Slot
+from batchq.worker.admission import portion, read
 from batchq.worker.base import DONE, REST_S, UNSETTLED, WorkerBase, error_of
 from batchq.worker.blocking import LoopWatch
 from batchq.worker.desk import STRAY_S, Got
@@ -41,6 +44,8 @@ T = TypeVar("T")
 
 #: While the store is away during a stop, what has ended is offered again so often.
 OFFER_S = 0.1
+#: So many jobs in a row may miss their turn at a rate.
+MOST_LATE = 3
 
 
 def check_concurrency(registry: Registry, settings: Settings) -> None:
@@ -51,7 +56,7 @@ def check_concurrency(registry: Registry, settings: Settings) -> None:
         if spec.queue in served and spec.batch:
             raise ConfigError(
                 f"concurrency: {settings.concurrency} jobs at once, and handler {spec.name!r} ({place(spec.function)}) "
-                f"takes many jobs a call; serve its queue {spec.queue!r} by a pool of its own (-q), without concurrency"
+                f"takes many jobs a call, one call at a time; {_two_pools(registry, served, settings.concurrency)}"
             )
         if spec.queue in served and not settings.threads and not spec.is_async and not spec.threads:
             raise ConfigError(
@@ -59,6 +64,22 @@ def check_concurrency(registry: Registry, settings: Settings) -> None:
                 "is a plain function, which may not bear that; mark it @app.job(threads=True), start with --threads, "
                 f"make it async def, or serve its queue {spec.queue!r} by a pool of its own (-q)"
             )
+
+
+def _two_pools(registry: Registry, served: Sequence[str], concurrency: int) -> str:
+    """How handlers of both kinds are served."""
+    specs = [registry.get(name) for name in registry.names()]
+    batched = sorted({spec.queue for spec in specs if spec.batch and spec.queue in served})
+    single = sorted({spec.queue for spec in specs if not spec.batch and spec.queue in served})
+    flags = " ".join(f"-q {queue}" for queue in batched)
+    if both := [queue for queue in batched if queue in single]:
+        return (
+            f"give it a queue of its own (other handlers are on {', '.join(both)}), and serve that by a pool of its own"
+        )
+    if not single:
+        return "start this pool without concurrency"
+    others = " ".join(f"-q {queue}" for queue in single)
+    return f"start two pools: `batchq start {flags}` and `batchq start -c {concurrency} {others}`"
 
 
 class _Run:
@@ -115,6 +136,8 @@ class ConcurrentWorker(WorkerBase):
         self._pool = ThreadPoolExecutor(settings.concurrency, "batchq-job")
         #: Held by a plain function that may not run beside another such.
         self._alone = threading.Lock()
+        #: So many in a row have missed their turn at a rate.
+        self._late = 0
         self._waiter: Waiter | None = None
         self._waits_on = -1
         #: A hint would be heard: nothing has been claimed since then.
@@ -317,23 +340,30 @@ class ConcurrentWorker(WorkerBase):
         if got.claims:
             # The spool has taken this worker off the list of those that wait.
             self._listens = False
-        claims = got.claims
-        if claims and self._runner.is_limited:
-            claims = await self._admit(queue, claims)
-        for claim in claims:
-            self._begin(claim)
+        ready, ended = read(self._runner, got.claims)
+        for outcome in ended:
+            self._end(outcome)
+        await self._begin_all(queue, ready)
         return len(outcomes) + len(got.claims) + got.renewed
 
-    async def _admit(self, queue: str, claims: Sequence[Claim]) -> Sequence[Claim]:
+    async def _begin_all(self, queue: str, ready: Sequence[Prepared]) -> None:
+        """Begins those that may run. What has a rate is asked for in portions: each begins before the next is asked
+        for."""
+        some, rated = [one for one in ready if not one.rates], deque(one for one in ready if one.rates)
+        full: set[str] = set()
         try:
-            admitted = await self._ask(self._desk.admit, queue, claims)
+            while some or rated:
+                some = some or portion(rated, full)
+                may = await self._ask(self._desk.admit, queue, some) if any(one.has_to_ask for one in some) else some
+                passed = {one.claim.id for one in may}
+                full |= {gate.name for one in some if one.claim.id not in passed for gate in one.rates}
+                some = []
+                for one in may:
+                    self._begin(one)
         except StoreUnavailable:
-            for claim in claims:
-                self._end(Released(claim._replace(gated=True)))
+            for one in (*some, *rated):
+                self._end(Released(one.claim._replace(gated=True)))
             raise
-        for outcome in admitted.ended:
-            self._end(outcome)
-        return admitted.claims
 
     def _believe(self, got: Got, mine: dict[tuple[str, int], _Run]) -> None:
         """What the store counts as this worker's no more is finished all the same; its settling will be refused."""
@@ -362,36 +392,52 @@ class ConcurrentWorker(WorkerBase):
 
     # -- run
 
-    def _begin(self, claim: Claim) -> None:
+    def _begin(self, ready: Prepared) -> None:
         if self._stop or self._slot.pool_is_quiet:
-            self._end(Released(claim))
-            return
-        ready = self._runner.prepare(claim)
-        if not isinstance(ready, Prepared):
-            self._end(ready)
+            self._end(Released(ready.claim))
             return
         number = self._free.pop()
         run = self._runs[number] = _Run(ready, self._entries[number], number)
         if ready.spec.is_async:
-            run.task = self._loop.create_task(self._call(run), name=f"{ready.spec.name} {claim.id}")
+            run.task = self._loop.create_task(self._call(run), name=f"{ready.spec.name} {ready.claim.id}")
             run.task.add_done_callback(partial(self._ended, run))
         else:
             future = self._loop.run_in_executor(self._pool, copy_context().run, self._call_plain, run)
             future.add_done_callback(partial(self._ended, run))
 
     async def _call(self, run: _Run) -> Outcome:
+        if self._turn_is_over(run.ready):
+            return Released(run.ready.claim)
         outcome = await self._runner.acall(run.ready, run.enter, run.cut_off)
         self._leave_copy()
         return outcome
 
     def _call_plain(self, run: _Run) -> Outcome:
         if run.ready.spec.threads or self._threads_for_all:
-            outcome = self._runner.call(run.ready, run.enter)
-        else:
-            with self._alone:
-                outcome = self._runner.call(run.ready, run.enter)
+            return self._call_here(run)
+        with self._alone:
+            return self._call_here(run)
+
+    def _call_here(self, run: _Run) -> Outcome:
+        if self._turn_is_over(run.ready):
+            return Released(run.ready.claim)
+        outcome = self._runner.call(run.ready, run.enter)
         self._leave_copy()
         return outcome
+
+    def _turn_is_over(self, ready: Prepared) -> bool:
+        """It was admitted at a rate, and its time was counted, so long ago that it would be one too many in the next
+        window: it asks again. But no worker that is always late does so for ever."""
+        if not ready.admitted_ns:
+            return False
+        late_ms = (monotonic_ns() - ready.admitted_ns - self._desk.way_ns) // 1_000_000
+        self._late = self._late + 1 if late_ms > LATE_MS else 0
+        if self._late <= MOST_LATE:
+            return self._late > 0
+        self._late = 0
+        told: dict[str, Any] = {"queue": ready.claim.queue, "job": ready.claim.id, "handler": ready.spec.name}
+        log.event("warning", "rate_late", worker=self._desk.id, **told, for_ms=late_ms)
+        return False
 
     def _ended(self, run: _Run, future: asyncio.Future[Outcome]) -> None:
         seen = run.entry.run()
@@ -404,7 +450,7 @@ class ConcurrentWorker(WorkerBase):
         else:
             outcome = future.result()
         outcome = self._as_ordered(run.ordered, run.ready, outcome)
-        if self._slot.meter is not None and seen is not None:
+        if self._slot.meter is not None and seen is not None and run.number:
             self._slot.meter.ran(run.ready, outcome, seen.started_ns)
         self._end(outcome)
 

@@ -15,15 +15,15 @@ from uuid import getnode
 
 from batchq import log
 from batchq.app import App
-from batchq.clock import monotonic
+from batchq.clock import monotonic, monotonic_ns
 from batchq.config import Settings
 from batchq.errors import StoreError
 from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, random_name
 from batchq.lifecycle import State, Word
 from batchq.store import Store
 from batchq.system.scoreboard import Slot
-from batchq.worker.admission import Admitted, admit
-from batchq.worker.runner import Runner, safe_text
+from batchq.worker.admission import admit
+from batchq.worker.runner import Prepared, Runner, safe_text
 
 #: While a late copy of a claim may arrive, queues that are not asked meanwhile are looked at so often.
 STRAY_S = 1.0
@@ -76,6 +76,8 @@ class Desk:
         #: Jobs so far.
         self.claimed = 0
         self.id = ""
+        #: What the way to the store and back takes at least.
+        self.way_ns = 0
         #: When strays are looked for next, on the monotonic clock.
         self._stray_at = 0.0
         #: The last failure that was told; "": the last call went well.
@@ -145,9 +147,12 @@ class Desk:
             gated = self._runner.is_limited
             self._store.release(queue, self.id, [Released(claim._replace(gated=gated)) for claim in claims])
 
-    def admit(self, queue: str, claims: Sequence[Claim]) -> Admitted:
-        """Those of the claims that may run now. Raises StoreUnavailable."""
-        return admit(self._store, self._runner, queue, self.id, claims)
+    def admit(self, queue: str, ready: Sequence[Prepared], *, rated: bool = True) -> list[Prepared]:
+        """Those that may run now, see `admission`. Raises StoreUnavailable."""
+        began_ns = monotonic_ns()
+        may = admit(self._store, queue, self.id, ready, rated=rated)
+        self.way_ns = min(self.way_ns or 1 << 62, monotonic_ns() - began_ns)
+        return may
 
     def tell(self, queue: str, outcomes: Sequence[Outcome], words: Sequence[Word]) -> None:
         """Says what is worth saying of settled attempts."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchq.clock import monotonic
 from batchq.errors import Dead, JobCancelled, JobTimeout, Retry, Snooze
-from batchq.job import Claim, Outcome
+from batchq.job import Outcome
 
 if TYPE_CHECKING:
     from batchq.worker.runner import Prepared, Runner
@@ -184,45 +184,39 @@ def run_group(runner: Runner, group: Sequence[Prepared], attempt: Attempt) -> It
 
 
 def gather(
-    first: Prepared,
-    tail: deque[Claim],
-    prepare: Callable[[Claim], Prepared | Outcome],
-    claim_more: Callable[[int, int], Sequence[Claim]],
-    pause: Callable[[float], bool],
+    first: Prepared, tail: deque[Prepared], claim_more: Callable[[int, int], bool], pause: Callable[[float], bool]
 ) -> list[Prepared]:
     """The first one, and those that can run with it: from the tail, then as they come, for as long as the handler
     lingers. What else comes stays in the tail.
 
-    `claim_more(n, held)` answers at most n claims of this queue, beside those held; `pause` waits so many seconds, and
-    says whether to go on. A job that crashed its worker runs alone: the others are not to be charged for it again.
+    `claim_more(n, held)` puts at most n jobs of this queue into the tail, beside those held, and says whether any came;
+    `pause` waits so many seconds, and says whether to go on. A job that crashed its worker runs alone: the others are
+    not to be charged for it again.
     """
     spec, group = first.spec, [first]
     if first.claim.crashes:
         return group
     until = monotonic() + spec.linger_ms / 1000
-    _move(group, tail, prepare)
+    _move(group, tail)
     while len(group) < spec.batch and len(tail) < spec.batch:
-        got = claim_more(spec.batch - len(group), len(group) + len(tail))
-        tail.extend(got)
-        _move(group, tail, prepare)
-        if not got:
+        came = claim_more(spec.batch - len(group), len(group) + len(tail))
+        _move(group, tail)
+        if not came:
             left = until - monotonic()
             if left <= 0 or not pause(min(left, spec.linger_ms / 1000 / LOOKS)):
                 break
     return group
 
 
-def _move(group: list[Prepared], tail: deque[Claim], prepare: Callable[[Claim], Prepared | Outcome]) -> None:
+def _move(group: list[Prepared], tail: deque[Prepared]) -> None:
     """Out of the tail into the group, as many as it takes."""
     first = group[0]
     for _ in range(len(tail)):
-        claim = tail.popleft()
-        ready = prepare(claim) if len(group) < first.spec.batch and not claim.crashes else None
-        # Not Prepared: it is looked at again when its turn comes.
-        if isinstance(ready, Outcome) or ready is None or not _alike(ready, first):
-            tail.append(claim)
-        else:
+        ready = tail.popleft()
+        if len(group) < first.spec.batch and not ready.claim.crashes and _alike(ready, first):
             group.append(ready)
+        else:
+            tail.append(ready)
 
 
 def _alike(ready: Prepared, first: Prepared) -> bool:

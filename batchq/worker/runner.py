@@ -49,10 +49,25 @@ class Prepared(NamedTuple):
     enqueued_ms: int
     #: Since when its first attempt could run, by the store's clock.
     ready_ms: int = 0
+    #: What it has to pass yet.
+    gates: tuple[Gate, ...] = ()
+    #: When this worker asked whether it may pass a rate, on the monotonic clock; 0: there is none.
+    admitted_ns: int = 0
 
     @property
     def handler(self) -> str:
         return self.spec.name
+
+    @property
+    def rates(self) -> list[Gate]:
+        """Those of its gates that have one."""
+        return [gate for gate in self.gates if gate.rate]
+
+    @property
+    def has_to_ask(self) -> bool:
+        """There are gates, or it may have waited at some that a deployment has taken away: those behind it are called
+        then."""
+        return bool(self.gates) or self.claim.forgiven > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +95,8 @@ class Runner:
             import_module("asyncio")
 
     def prepare(self, claim: Claim) -> Prepared | Outcome:
-        """Reads the row and finds the handler; an outcome where there is nothing that could run."""
+        """Reads the row, finds the handler, and what the job has to pass; an outcome where there is nothing that could
+        run."""
         try:
             row = orjson.loads(claim.row)
             spec = self._registry.get(row["job"])
@@ -89,7 +105,7 @@ class Runner:
         except (ValueError, KeyError, TypeError) as error:
             return Buried(claim, "unreadable", self._error(claim, "StoreCorrupt", f"the row can't be read: {error}"))
         settings = self._settings
-        return Prepared(
+        ready = Prepared(
             claim,
             spec,
             row.get("args") or [],
@@ -100,6 +116,18 @@ class Runner:
             row.get("t", 0),
             max(row.get("t", 0), row.get("at", 0)),
         )
+        return self._with_gates(ready) if self.is_limited else ready
+
+    def _with_gates(self, ready: Prepared) -> Prepared | Outcome:
+        """An outcome where its key can't be told."""
+        spec, queue = ready.spec, ready.claim.queue
+        try:
+            found = gates_of(spec.limits, spec.name, self.worker, ready.args, ready.kwargs)
+        except Exception as error:  # noqa: BLE001 - a key function's fault is a failed attempt
+            error.add_note(f"key: the function of handler {spec.name!r} that names what its limits are for")
+            return self.outcome_of(ready, error)
+        limit = self._registry.queue_limits.get(queue)
+        return ready._replace(gates=found if limit is None else (*found, limit.gate(f"queue {queue}")))
 
     def _park(self, claim: Claim, row: dict[str, Any], error: UnknownHandler) -> Outcome:
         # By both: a job that only waited long is given its chances, and one that was parked often enough is let go.
@@ -110,17 +138,6 @@ class Runner:
         # A short grace leaves room for the chances all the same.
         most = min(PARK_MAX_MS, max(SNOOZE_MIN_MS, self._settings.unknown_grace_ms // PARKS))
         return Snoozed(claim, min(most, PARK_MS << min(claim.forgiven, 10)))
-
-    def gates(self, ready: Prepared) -> list[Gate] | Outcome:
-        """What the job has to pass before it runs; an outcome where its key can't be told."""
-        spec, queue = ready.spec, ready.claim.queue
-        try:
-            found = list(gates_of(spec.limits, spec.name, self.worker, ready.args, ready.kwargs))
-        except Exception as error:  # noqa: BLE001 - a key function's fault is a failed attempt
-            error.add_note(f"key: the function of handler {spec.name!r} that names what its limits are for")
-            return self.outcome_of(ready, error)
-        limit = self._registry.queue_limits.get(queue)
-        return found if limit is None else [*found, limit.gate(f"queue {queue}")]
 
     def run(self, claim: Claim) -> Outcome:
         """Prepares and calls."""

@@ -31,6 +31,7 @@ from batchq.master.signals import drain
 from batchq.store import MAX_JOBS, Store, Waiter
 from batchq.system import scoreboard
 from batchq.system.scoreboard import Slot
+from batchq.worker.admission import at_same_rate, read
 from batchq.worker.base import DONE, REST_S, UNSETTLED, WorkerBase, error_of
 from batchq.worker.grouped import Calling, gather, run_group
 from batchq.worker.pace import SURPRISE_MS, Pace, Runtimes
@@ -55,7 +56,7 @@ class Worker(WorkerBase):
         self._wants: dict[str, int] = {}
         #: Held for popping the next job and for calls of the store.
         self._lock = threading.RLock()
-        self._tail: deque[Claim] = deque()
+        self._tail: deque[Prepared] = deque()
         self._finished: list[Outcome] = []
         self._queue = self._names[0]
         #: A batch is under way: the helper looks after it.
@@ -202,7 +203,7 @@ class Worker(WorkerBase):
     def _give_back(self) -> None:
         """Settles what is finished and releases what has not started."""
         with self._lock:
-            outcomes = [*self._finished, *(Released(claim) for claim in self._tail)]
+            outcomes = [*self._finished, *(Released(ready.claim) for ready in self._tail)]
             if not outcomes:
                 return
             words = self._store.exchange(self._queue, self._desk.id, outcomes, 0, 0).words
@@ -216,10 +217,7 @@ class Worker(WorkerBase):
     def _run_batch(self, queue: str, claims: Sequence[Claim]) -> None:
         began = monotonic_ns()
         with self._lock:
-            if self._runner.is_limited:
-                claims, ended = self._desk.admit(queue, claims)
-                self._finished += ended
-            self._tail.extend(claims)
+            self._take_in(queue, claims)
             self._surprised = False
         if len(claims) > 1 or self._store.is_unsure:
             self._batch.set()
@@ -231,25 +229,27 @@ class Worker(WorkerBase):
                         self._give_back()
                     if not self._tail:
                         break
-                    claim = self._tail.popleft()
-                    ready = self._runner.prepare(claim)
-                    grouped = isinstance(ready, Prepared) and ready.spec.batch > 0
-                    if isinstance(ready, Prepared) and not grouped:
+                    ready = self._tail.popleft()
+                    grouped = ready.spec.batch > 0
+                    if not grouped:
                         alone = not ready.spec.batch_claim or not self._runtimes.is_short(ready.spec.name)
                         if alone:
                             # Short ones would change it all the time.
-                            self._title.say(f"{ready.spec.name} {claim.id} of {claim.queue}")
+                            self._title.say(f"{ready.spec.name} {ready.claim.id} of {ready.claim.queue}")
                         if alone and (self._finished or self._tail):
                             self._give_back()
+                        if ready.gates:
+                            admitted = self._desk.admit(queue, [ready])
+                            if not admitted:
+                                self._wait_too(queue, [gate.name for gate in ready.rates])
+                                continue
+                            [ready] = admitted
                     self._running_since = 0 if grouped else monotonic_ns()
-                if isinstance(ready, Prepared) and grouped:
+                if grouped:
                     ran += self._run_group(queue, ready)
                     continue
-                if isinstance(ready, Prepared):
-                    outcome = self._call(ready)
-                    ran += 1
-                else:
-                    outcome = ready
+                outcome = self._call(ready)
+                ran += 1
                 with self._lock:
                     self._running_since = 0
                     self._finished.append(outcome)
@@ -257,19 +257,32 @@ class Worker(WorkerBase):
             self._batch.clear()
         self._paces[queue].ran(ran, (monotonic_ns() - began) / 1e6, surprise=self._surprised)
 
+    def _wait_too(self, queue: str, rates: Sequence[str]) -> None:
+        """One had to wait at these: those behind it at the same rates are asked for in one call, not each by itself."""
+        behind = [n for n, ready in enumerate(self._tail) if at_same_rate(ready, rates)]
+        if behind:
+            asked = [self._tail[n] for n in behind]
+            may = {ready.claim.id: ready for ready in self._desk.admit(queue, asked)}
+            left = {n: may.get(ready.claim.id) for n, ready in zip(behind, asked, strict=True)}
+            tail = (left.get(n, ready) for n, ready in enumerate(self._tail))
+            self._tail = deque(ready for ready in tail if ready is not None)
+
     def _run_group(self, queue: str, first: Prepared) -> int:
         """Runs a batch handler for as many jobs as it takes, and answers how many they were: none where the worker is
         to rest meanwhile."""
-        group = gather(first, self._tail, self._runner.prepare, partial(self._claim_more, queue), self._linger)
+        group = gather(first, self._tail, partial(self._claim_more, queue), self._linger)
         with self._lock:
             if self._is_resting:
                 # Given back with the rest, in its order.
-                self._tail.extendleft(ready.claim for ready in reversed(group))
+                self._tail.extendleft(reversed(group))
                 return 0
             # One that crashed runs alone, and nothing is claimed behind it.
             self._wants[queue] = 1 if first.claim.crashes else min(first.spec.batch, MAX_JOBS)
             # What stands behind it is for others.
             self._give_back()
+            group = self._desk.admit(queue, group)
+        if not group:
+            return 0
         ran = 0
         for outcomes in run_group(self._runner, group, self._attempt_of_many):
             with self._lock:
@@ -289,18 +302,25 @@ class Worker(WorkerBase):
             self._running_since = monotonic_ns()
         return self._attempt(group, call)
 
-    def _claim_more(self, queue: str, want: int, held: int) -> Sequence[Claim]:
-        """Claims beside what is held already; nothing where the answer is odd: the next round looks into it."""
+    def _claim_more(self, queue: str, want: int, held: int) -> bool:
+        """Claims beside what is held already, into the tail; False where nothing came, or the answer is odd: the next
+        round looks into it."""
         with self._lock:
             if self._is_resting:
-                return ()
+                return False
             claimed = self._store.claim(queue, self._desk.id, min(want, MAX_JOBS), held + len(self._finished))
             if claimed.word is not Word.OK:
-                return ()
+                return False
             self._desk.claimed += len(claimed.claims)
-            admitted = self._desk.admit(queue, claimed.claims)
-            self._finished += admitted.ended
-            return admitted.claims
+            self._take_in(queue, claimed.claims)
+            return bool(claimed.claims)
+
+    def _take_in(self, queue: str, claims: Sequence[Claim]) -> None:
+        """Into the tail, but for those that have ended or have to wait. What has a rate is asked for when its turn
+        comes."""
+        ready, ended = read(self._runner, claims)
+        self._finished += ended
+        self._tail.extend(self._desk.admit(queue, ready, rated=False))
 
     def _linger(self, seconds: float) -> bool:
         """Waits for more jobs to come. False: the worker is to rest."""

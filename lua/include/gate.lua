@@ -4,12 +4,14 @@
 --   gates    <name> -> the state of a gate
 --   visits   <name> -> when it is looked after, ms
 --   passed   <gate>\0<us>\0<id>\0<token>, all of one score: who has passed when, of gates with a rate
-local HEAD_MS, FALLBACK_MS, CALLED_MS, FORGET_MS, LATE_MS, CALLS, MOST_CALLS, SLACK_MS =
-  5000, 300000, 5000, 86400000, 1000, 100, 1000, 50
+local HEAD_MS, FALLBACK_MS, CALLED_MS, FORGET_MS, BEHIND_MS, CALLS, MOST_CALLS, SLACK_MS =
+  5000, 300000, 5000, 86400000, 1000, 100, 1000, 100
 
 local FIELDS = {
   'busy', 'called', 'since_ms', 'failures', 'ends_ms', 'limit', 'count', 'period_ms', 'threshold', 'reset_ms',
 }
+
+local TERMS = {'limit', 'count', 'period_ms', 'threshold', 'reset_ms'}
 
 local function door_of(k, name)
   local text, door = redis.call('HGET', k.gates, name), {name = name, phase = 'closed'}
@@ -37,7 +39,7 @@ local function first_waiter(k, name)
 end
 
 local function window_ms(door)
-  return door.period_ms + math.min(SLACK_MS, math.floor(door.period_ms / 20))
+  return door.period_ms + math.min(SLACK_MS, math.floor(door.period_ms / 10))
 end
 
 -- When it has to be looked after though nobody may come any more; nil: never.
@@ -112,6 +114,8 @@ local function tend(k, name, us)
     if now >= door.ends_ms then free = 1 - door.called else free, wait_ms = 0, door.ends_ms end
   elseif door.phase == 'probing' then
     free = 0
+  else
+    free = free - door.called
   end
   if door.limit > 0 then free = math.min(free, door.limit - door.busy - door.called) end
   if free > 0 then
@@ -149,7 +153,7 @@ local function tend(k, name, us)
       if earliest(k.delayed) ~= before then hint(k.timer, 1) end
     end
     -- Should that one be cancelled, or late, the others are not forgotten.
-    if first and door.called == 0 then visit(k, name, wait_ms + LATE_MS) end
+    if first and door.called == 0 then visit(k, name, wait_ms + BEHIND_MS) end
   end
   return #called
 end
@@ -192,6 +196,14 @@ local function look_after(k, us, limit)
       calls = calls + tend(k, name, us)
     end
   end
+end
+
+-- Until somebody comes who has terms for it.
+local function throw_open(k, name, us)
+  local door = door_of(k, name)
+  for _, field in ipairs(TERMS) do door[field] = 0 end
+  door.phase, door.ends_ms, door.failures = 'closed', 0, 0
+  put_door(k, door, us)
 end
 
 -- By hand.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from batchq.gates import CALLED_MS, FALLBACK_MS, FORGET_MS, HEAD_MS, LATE_MS, Admission, Gate, GateState
+from batchq.gates import BEHIND_MS, CALLED_MS, FALLBACK_MS, FORGET_MS, HEAD_MS, Admission, Gate, GateState
 from batchq.job import Buried, Claim, Completed, Lost, Outcome, Released, Retried, Snoozed
 from batchq.lifecycle import State, Word
 from batchq.store import Store
@@ -198,10 +198,10 @@ def test_rate_is_kept_in_every_window(store: Store, clock: Ground) -> None:
         assert end(store, Completed(claim)) is Word.OK
     assert passing(store, gate_of_three) == []
     fire = read(store, "d").since_ms - store.now_ms()
-    assert 55_000 < fire <= 60_051
+    assert 55_000 < fire <= 60_101
     clock.advance(57_000)
     assert store.promote(Q).moved == 0
-    clock.advance(3_100)
+    clock.advance(3_200)
     assert store.promote(Q).moved == 1
     run = passing(store, gate_of_three)
     # The first calls the others that may go.
@@ -355,9 +355,26 @@ def test_next_is_called_when_the_first_has_been_in_vain(store: Store, clock: Gro
     assert end(store, failed(d)) is Word.OK
     assert passing(store, host) == []
     assert store.cancel(Q, ["e"]) == [Word.CANCELLED]
-    clock.advance(30_000 + LATE_MS + 100)
+    clock.advance(30_000 + BEHIND_MS + 100)
     store.promote(Q)
     assert ids(passing(store, host)) == ["f"]
+
+
+def test_limits_that_are_taken_away_let_all_go(store: Store) -> None:
+    """Whoever knows of no gate any more passes, and calls those that wait there: a hundred at most are on their way."""
+    enlist(store)
+    put(store, *(f"{n:03d}" for n in range(250)))
+    [first] = passing(store, Gate("one", limit=1, threshold=1, reset_ms=60_000), want=250)
+    assert end(store, Completed(first)) is Word.OK
+    order, most = [], []
+    while claims := store.claim(Q, "w1", 250, 0).claims:
+        most.append(len(claims))
+        assert ask(store, claims) == [Word.OK] * len(claims)
+        order += ids(claims)
+        assert store.complete(Q, "w1", [Completed(claim) for claim in claims]) == [Word.OK] * len(claims)
+    assert order == [f"{n:03d}" for n in range(1, 250)]
+    assert most == [1, 100, 100, 48]
+    assert store.gates(Q) == []
 
 
 def test_sweep_calls_no_more_at_once_than_a_server_bears(store: Store, clock: Ground) -> None:
@@ -369,7 +386,7 @@ def test_sweep_calls_no_more_at_once_than_a_server_bears(store: Store, clock: Gr
         claims = store.claim(Q, "w1", 200, 100 * doors.index(door)).claims
         words = ask(store, claims, door)
         assert (words.count(Word.OK), words.count(Word.PARKED)) == (100, 100)
-    clock.advance(60_050 + LATE_MS + 100)
+    clock.advance(60_100 + BEHIND_MS + 100)
     assert store.stats(Q).counts["pending"] == 0
     store.promote(Q)
     assert store.stats(Q).counts["pending"] == 1000 + 2

@@ -1,7 +1,11 @@
 """Random walks through gates, on each store and on memory side by side: the same words, the same order, the same state.
 
 The rule stands twice, in `batchq/gates.py` (memory and the spool) and in `lua/include/gate.lua`. Whatever happens, a
-gate counts what has passed it and has not ended, and at the end nobody is left waiting.
+gate counts what has passed it and has not ended, a rate holds in every window, nobody passes an open circuit and who
+fails there spends no attempt, and at the end nobody is left waiting.
+
+The state machine (test_state_machine) draws no gates: its model would have to say the rule a third time, for a gate's
+order decides the order of everything else. What must hold whatever the rule says is checked here instead.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from collections import Counter
 import pytest
 
 from batchq.clock import ManualClock
-from batchq.gates import Admission, Gate
+from batchq.gates import Admission, Gate, GateState
 from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed
-from batchq.lifecycle import COUNTED, Word
+from batchq.lifecycle import COUNTED, State, Word
 from batchq.memory_store import MemoryStore
 from batchq.store import Store
 from tests.contract.conftest import Ground
@@ -27,7 +31,22 @@ GATES = {
     "b": (Gate("b", limit=3, threshold=2, reset_ms=25_000), Gate("all", limit=4)),
     "c": (Gate("c", rate=3, period_ms=64_000), Gate("all", limit=4)),
 }
-OPS = ["enqueue", "enqueue", "claim", "claim", "claim", "settle", "settle", "settle", "cancel", "pass", "seal", "hand"]
+RATE = GATES["c"][0]
+OPS = [
+    "enqueue",
+    "enqueue",
+    "claim",
+    "claim",
+    "claim",
+    "settle",
+    "settle",
+    "settle",
+    "cancel",
+    "pass",
+    "seal",
+    "hand",
+    "free",
+]
 
 
 class Walk:
@@ -39,24 +58,42 @@ class Walk:
         for worker in self.held:
             store.register(Q, worker, LEASE_MS)
         self.next = 0
+        #: When jobs have passed the rate, on a clock that only passes by steps.
+        self.passed: list[int] = []
+        self.now = 0
 
     def enqueue(self, keys: str) -> object:
         jobs = [a_job(f"{key}{self.next + n:03d}") for n, key in enumerate(keys)]
         self.next += len(keys)
         return self.store.enqueue(Q, jobs)
 
-    def claim(self, worker: str, want: int) -> object:
+    def claim(self, worker: str, want: int, *, free: bool = False) -> object:
+        """`free`: by one who knows of no gates."""
+        before = {gate.name: gate for gate in self.store.gates(Q)}
         claims = self.store.claim(Q, worker, want, len(self.held[worker])).claims
-        words = self.store.admit(Q, worker, [Admission(claim, GATES[claim.id[0]]) for claim in claims])
+        gates = {claim: () if free else GATES[claim.id[0]] for claim in claims}
+        words = self.store.admit(Q, worker, [Admission(claim, gates[claim]) for claim in claims])
         told = [(claim.id, claim.token, claim.forgiven, word) for claim, word in zip(claims, words, strict=True)]
         may = [claim for claim, word in zip(claims, words, strict=True) if word is Word.OK]
-        self.held[worker] += [claim._replace(gated=True) for claim in may]
+        self.held[worker] += [claim._replace(gated=not free) for claim in may]
+        self.check_passing([gate for claim in may for gate in gates[claim]], before)
         return told
+
+    def check_passing(self, through: list[Gate], before: dict[str, GateState]) -> None:
+        """What has just passed is no more than the rate in any window, and one at most at a circuit that is not
+        closed: the probe, when its time has come."""
+        self.passed += [self.now] * through.count(RATE)
+        assert sum(self.now - at < RATE.period_ms for at in self.passed) <= RATE.rate
+        for name, gate in before.items():
+            count = [one.name for one in through].count(name)
+            is_over = gate.phase == "open" and gate.until_ms <= self.store.now_ms()
+            assert gate.phase == "closed" or count <= is_over, gate
 
     def settle(self, worker: str, pick: int, verb: str) -> object:
         if not self.held[worker]:
             return None
         claim = self.held[worker].pop(pick % len(self.held[worker]))
+        shut = {gate.name for gate in self.store.gates(Q) if gate.phase != "closed"} if claim.gated else set()
         outcome: Outcome = {
             "complete": Completed(claim),
             "fail": Retried(claim, 15_000, 3, an_error("x")),
@@ -65,7 +102,11 @@ class Walk:
             "snooze": Snoozed(claim, 15_000),
             "release": Released(claim),
         }[verb]
-        return claim.id, self.store.exchange(Q, worker, [outcome], 0, 0).words
+        words = self.store.exchange(Q, worker, [outcome], 0, 0).words
+        job = self.store.get(Q, claim.id)
+        if job is not None and verb == "fail" and shut & {gate.name for gate in GATES[claim.id[0]]}:
+            assert (job.state, job.attempt) == (State.DELAYED, claim.attempt - 1)
+        return claim.id, words
 
     def seal(self, worker: str) -> object:
         """Its claims are given back, and it comes again."""
@@ -97,7 +138,8 @@ class Walk:
 
     def check_busy(self) -> None:
         """Each gate counts what has passed it and is held."""
-        passed = Counter(gate.name for some in self.held.values() for claim in some for gate in GATES[claim.id[0]])
+        held = [claim for some in self.held.values() for claim in some if claim.gated]
+        passed = Counter(gate.name for claim in held for gate in GATES[claim.id[0]])
         known = {gate.name: gate for gate in self.store.gates(Q)}
         assert {name: gate.busy for name, gate in known.items() if gate.busy} == dict(passed)
         limits = {gate.name: gate.limit for gates in GATES.values() for gate in gates if gate.limit}
@@ -122,6 +164,8 @@ def test_walk_is_the_same_everywhere(ground: Ground, store: Store, seed: int) ->
             case "claim":
                 want = rng.randint(1, 5)
                 assert walk.claim(worker, want) == mirror.claim(worker, want)
+            case "free":
+                assert walk.claim(worker, 2, free=True) == mirror.claim(worker, 2, free=True)
             case "settle":
                 verb = rng.choice(["complete", "complete", "fail", "fail", "crash", "bury", "snooze", "release"])
                 assert walk.settle(worker, pick, verb) == mirror.settle(worker, pick, verb)
@@ -138,6 +182,8 @@ def test_walk_is_the_same_everywhere(ground: Ground, store: Store, seed: int) ->
                     steps += 1
                     ground.advance(STEP_MS)
                     clock.advance(STEP_MS)
+                    walk.now += STEP_MS
+                    mirror.now += STEP_MS
                 walk.promote()
                 mirror.promote()
         assert walk.state() == mirror.state(), op
@@ -155,6 +201,7 @@ def _drain(ground: Ground, walk: Walk) -> None:
                 walk.settle(worker, 0, "complete")
         walk.claim("w1", 50)
         ground.advance(STEP_MS)
+        walk.now += STEP_MS
         walk.promote()
     counts = walk.store.stats(Q).counts
     assert (counts["pending"], counts["delayed"], counts["active"]) == (0, 0, 0)

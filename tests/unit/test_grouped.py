@@ -14,9 +14,10 @@ from batchq import App, BatchJob, ConfigError, Dead, Retry, Snooze, State
 from batchq.config import Settings
 from batchq.job import Claim, pack_row
 from batchq.testing import Harness, Ran
+from batchq.worker.admission import read
 from batchq.worker.concurrent import check_concurrency
 from batchq.worker.grouped import gather
-from batchq.worker.runner import Prepared, Runner
+from batchq.worker.runner import Runner
 
 calls: list[list[int]] = []
 
@@ -276,9 +277,16 @@ def test_a_function_that_takes_no_list_is_refused() -> None:
 def test_a_pool_with_a_concurrency_does_not_serve_batch_handlers() -> None:
     """It says so before it starts; other queues are served all the same."""
     app, _ = app_of(lambda jobs: None, queue="bulk")
-    with pytest.raises(ConfigError, match=r"handler 'load'.*takes many jobs a call; serve its queue 'bulk'"):
-        check_concurrency(app.registry, replace(Settings(), concurrency=5))
-    check_concurrency(app.registry, replace(Settings(), concurrency=5, queues=(("default", 1),)))
+    wide = replace(Settings(), concurrency=5)
+    with pytest.raises(ConfigError, match=r"handler 'load'.*takes many jobs a call.*start this pool without"):
+        check_concurrency(app.registry, wide)
+    app.job(name="one", threads=True)(print)
+    with pytest.raises(ConfigError, match="two pools: `batchq start -q bulk` and `batchq start -c 5 -q default`"):
+        check_concurrency(app.registry, wide)
+    check_concurrency(app.registry, replace(wide, queues=(("default", 1),)))
+    app.job(name="other", threads=True, queue="bulk")(print)
+    with pytest.raises(ConfigError, match=r"give it a queue of its own \(other handlers are on bulk\)"):
+        check_concurrency(app.registry, wide)
 
 
 # -- gathering ---------------------------------------------------------------------------------------------------------
@@ -292,21 +300,22 @@ def claims(*specs: tuple[str, int]) -> list[Claim]:
 def test_gathering() -> None:
     """Alike ones out of the tail and out of what comes, until the batch is full; the others stay in their order."""
     app, _ = app_of(lambda jobs: None, batch=4, linger=0.001)
+    app.job(name="other")(print)
     runner = Runner(app.registry, Settings())
-    first, *rest = claims(("load", 0), ("other", 0), ("load", 0), ("load", 1))
-    more = [[Claim("q", "x", 1, pack_row("load", [9])), Claim("q", "y", 1, pack_row("other", []))], []]
+    first, *rest = read(runner, claims(("load", 0), ("other", 0), ("load", 0), ("load", 1))).ready
+    more = [[Claim("q", "x", 1, pack_row("load", [9])), Claim("q", "y", 1, pack_row("other", []))]]
     asked: list[tuple[int, int]] = []
     tail = deque(rest)
 
-    def claim_more(want: int, held: int) -> list[Claim]:
+    def claim_more(want: int, held: int) -> bool:
         asked.append((want, held))
-        return more.pop(0) if more else []
+        came = read(runner, more.pop()).ready if more else []
+        tail.extend(came)
+        return bool(came)
 
-    ready = runner.prepare(first)
-    assert isinstance(ready, Prepared)
-    group = gather(ready, tail, runner.prepare, claim_more, lambda seconds: False)
+    group = gather(first, tail, claim_more, lambda seconds: False)
     assert [one.claim.id for one in group] == ["0", "2", "x"]
-    assert [claim.id for claim in tail] == ["1", "3", "y"]
+    assert [one.claim.id for one in tail] == ["1", "3", "y"]
     assert asked == [(2, 4), (1, 6)]
 
 
@@ -314,8 +323,6 @@ def test_what_crashed_runs_alone() -> None:
     """The others are not charged a second time for one that takes its worker down."""
     app, _ = app_of(lambda jobs: None)
     runner = Runner(app.registry, Settings())
-    first, *rest = claims(("load", 1), ("load", 0))
-    ready = runner.prepare(first)
-    assert isinstance(ready, Prepared)
-    group = gather(ready, deque(rest), runner.prepare, lambda want, held: pytest.fail("claims"), lambda seconds: True)
-    assert group == [ready]
+    first, *rest = read(runner, claims(("load", 1), ("load", 0))).ready
+    group = gather(first, deque(rest), lambda want, held: pytest.fail("claims"), lambda seconds: True)
+    assert group == [first]
