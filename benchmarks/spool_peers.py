@@ -1,8 +1,9 @@
 """How fast is the spool beside other queues that keep their jobs in files, durable against durable?
 
-Each is installed into an environment of its own. Enqueue of one job a call, enqueue in bulk (one a call where it has no
-bulk), and drain by one process. `flushed`: what was enqueued outlives a power cut; the others have not told the disk
-when they answer. Only batchq and persist-queue's ack queue know a job again whose worker was killed.
+Each is installed into an environment of its own. Enqueue of one job a call, by one process and where that may be by four
+at once; enqueue in bulk (one a call where it has no bulk); drain by one process. `flushed`: what was enqueued outlives a
+power cut; the others have not told the disk when they answer. Only batchq and persist-queue's ack queue know a job again
+whose worker was killed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,8 @@ import rig
 from peers import environments
 
 DEADLINE_S = 300
+#: How many enqueue at once, where that is asked.
+PRODUCERS = 4
 
 
 class Peer(NamedTuple):
@@ -29,15 +33,17 @@ class Peer(NamedTuple):
     packages: tuple[str, ...]
     flushed: bool
     batches: tuple[int, ...] = (1,)
-    #: Its drain takes a time that grows with the square of the backlog.
+    #: Several processes may enqueue at once.
+    shared: bool = False
+    #: It is slow, or its drain takes a time that grows with the square of the backlog.
     most: int = 1 << 30
 
 
 PEERS = {
-    "batchq": Peer((), True, (1, 16, 64)),
+    "batchq": Peer((), True, (1, 16, 64), shared=True),
     "batchq_process": Peer((), False, (1, 16, 64)),
-    "sqlite_huey_fsync": Peer(("huey",), True),
-    "persist_ack": Peer(("persist-queue",), True),
+    "sqlite_huey_fsync": Peer(("huey",), True, shared=True),
+    "persist_ack": Peer(("persist-queue",), True, most=4000),
     "sqlite_huey": Peer(("huey",), False),
     "litequeue": Peer(("litequeue",), False),
     "persist_file": Peer(("persist-queue",), False),
@@ -46,15 +52,20 @@ PEERS = {
 }
 
 
-def run(name: str, interpreter: Path, jobs: int, what: str, batch: int = 1, fill: str = "") -> float:
-    """Jobs a second, in a new folder; `fill`: how it is filled before."""
+def run(name: str, interpreter: Path, jobs: int, what: str, batch: int = 1, fill: str = "", at_once: int = 1) -> float:
+    """Jobs a second, in a new folder; `fill`: how it is filled before; `at_once`: processes that share the jobs."""
     with tempfile.TemporaryDirectory(prefix="batchq-peer-", dir=os.environ.get("TMPDIR")) as folder:
         if fill:
             _child(name, interpreter, folder, jobs, fill, batch)
-        jobs_done, seconds = _child(name, interpreter, folder, jobs, what, batch)
-        if jobs_done != jobs:
+        with ThreadPoolExecutor(at_once) as threads:
+            runs = [
+                threads.submit(_child, name, interpreter, folder, jobs // at_once, what, batch) for _ in range(at_once)
+            ]
+            told = [one.result() for one in runs]
+        jobs_done = sum(done for done, _ in told)
+        if jobs_done != jobs // at_once * at_once:
             raise RuntimeError(f"{name}: {what} did {jobs_done} jobs of {jobs}")
-        return jobs / seconds
+        return jobs_done / max(seconds for _, seconds in told)
 
 
 def _child(name: str, interpreter: Path, folder: str, jobs: int, what: str, batch: int) -> tuple[int, float]:
@@ -81,10 +92,12 @@ def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) ->
             continue
         jobs = min(args.jobs, peer.most)
         flushed = "flushed" if peer.flushed else "not flushed"
-        cases = [("one a call", "fill", 1, ""), ("in bulk", "bulk", 1, "")]
-        cases += [(f"drain, {batch} a claim", "drain", batch, "bulk") for batch in peer.batches]
-        for title, what, batch, fill in cases:
-            runs = [run(name, interpreter, jobs, what, batch, fill) for _ in range(args.repeat)]
+        cases = [("one a call", "fill", 1, "", 1), ("in bulk", "bulk", 1, "", 1)]
+        if peer.shared:
+            cases.insert(1, (f"{PRODUCERS} at once, one a call", "fill", 1, "", PRODUCERS))
+        cases += [(f"drain, {batch} a claim", "drain", batch, "bulk", 1) for batch in peer.batches]
+        for title, what, batch, fill, at_once in cases:
+            runs = [run(name, interpreter, jobs, what, batch, fill, at_once) for _ in range(args.repeat)]
             rig.row("spool", f"{name}: {title}", rig.rate(runs), flushed)
 
 

@@ -77,7 +77,7 @@ def test_outage_loses_nothing(tmp_path: Path) -> None:
 def test_comparison_with_other_queues_in_files_runs(tmp_path: Path) -> None:
     """Without any of them, which a test does not install."""
     rows = [line for line in smoke("spool_peers", tmp_path) if line.startswith("spool ")]
-    assert len(rows) == 5
+    assert len(rows) == 6
     assert all("/s" in row and row.endswith("flushed") for row in rows), rows
 
 
