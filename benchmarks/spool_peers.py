@@ -1,9 +1,9 @@
 """How fast is the spool beside other queues that keep their jobs in files, durable against durable?
 
-Each is installed into an environment of its own. Enqueue of one job a call, by one process and where that may be by four
-at once; enqueue in bulk (one a call where it has no bulk); drain by one process. `flushed`: what was enqueued outlives a
-power cut; the others have not told the disk when they answer. Only batchq and persist-queue's ack queue know a job again
-whose worker was killed.
+Each is installed into an environment of its own. Enqueue of one job a call, by one process and where that may be by
+four at once; enqueue in bulk (one a call where it has no bulk); drain by one process. `flushed`: what was enqueued
+outlives a power cut; the others have not told the disk when they answer. Only batchq and persist-queue's ack queue know
+a job again whose worker was killed.
 """
 
 from __future__ import annotations
