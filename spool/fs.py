@@ -332,6 +332,15 @@ class Log:
         salts = os.pread(self._fd, 8, self._HEADER + size // frame * frame + 8)
         return len(salts) == 8 and salts == head[16:24]
 
+    def claim(self) -> bool:
+        """Whether the caller is to move it into the database: only one process at a time tries."""
+        return self._find() and try_lock(self._fd)
+
+    def release(self) -> None:
+        """The end of a claim."""
+        if self._fd >= 0:
+            unlock(self._fd)
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)

@@ -337,26 +337,38 @@ class Ledger:
 
     def _shorten(self, commit: int) -> None:
         """Moves a long log into the database. Committed is committed: what can't be done now, a later one does."""
-        with suppress(OSError), self._log_lock:
-            if not self._log.is_longer(_LOG_BYTES):
+        with self._log_lock:
+            if not self._is_to_be_shortened():
                 return
         try:
             # SQLite flushes the log before it moves it: here nobody waits at the gate for that.
             self._harden(commit)
+            with self.lock:
+                self._checkpoint_behind_the_gate()
         except StoreError as error:
             log.event("error", "flush_failed", error=str(error))
+        finally:
+            with self._log_lock:
+                self._log.release()
+
+    def _is_to_be_shortened(self) -> bool:
+        try:
+            # One process is enough for that; but it may be stopped.
+            return self._log.is_longer(_LOG_BYTES) and (self._log.claim() or self._log.is_longer(2 * _LOG_BYTES))
+        except OSError:
+            return False
+
+    def _checkpoint_behind_the_gate(self) -> None:
+        db = self._db
+        if db is None or self._writing or self._broken:
             return
-        with self.lock:
-            db = self._db
-            if db is None or self._writing or self._broken:
-                return
-            try:
-                self._gate.lock()
-                if self._gate.stands():
-                    self._checkpoint(db)
-            finally:
-                if self._gate.is_open:
-                    self._gate.unlock()
+        try:
+            self._gate.lock()
+            if self._gate.stands():
+                self._checkpoint(db)
+        finally:
+            if self._gate.is_open:
+                self._gate.unlock()
 
     def _checkpoint(self, db: sqlite3.Connection) -> None:
         """Under the gate."""

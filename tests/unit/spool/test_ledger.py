@@ -155,6 +155,28 @@ def test_log_is_moved_when_it_is_long_again_and_is_flushed_before_anybody_waits(
     check_books(path)
 
 
+def test_log_is_moved_by_one_process_unless_that_is_stopped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush takes its time: others don't wait for one too. But the log must not grow for want of one that acts."""
+    monkeypatch.setattr(ledger, "_LOG_BYTES", 256 << 10)
+    store = SpoolStore(path, durability="process")
+    moved: list[str] = []
+    store._ledger._opened().set_trace_callback(lambda text: moved.append(text) if "checkpoint" in text else None)
+    other = fs.Log(str(path / "queue.db-wal"))
+    store.enqueue(Q, [a_job()])
+    assert other.claim()
+    # Between 16 and 20 KiB each.
+    for _ in range(22):
+        store.enqueue(Q, [a_job()])
+    assert other.is_longer(256 << 10)
+    assert not moved
+    for _ in range(40):
+        store.enqueue(Q, [a_job()])
+    assert moved
+    other.close()
+    store.close()
+    check_books(path)
+
+
 def test_log_that_can_not_be_flushed_is_not_moved(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
