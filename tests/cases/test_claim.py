@@ -195,7 +195,7 @@ def test_connections_that_the_server_ends_for_idleness_cost_no_time_and_no_line(
     pool = rig.start("--lease", "9s", n=2)
     before = len(pool.log().splitlines())
     for _ in range(2):
-        stays(lambda: pool.process.poll() is None, "the pool stands", 2.3)
+        stays(lambda: pool.process.poll() is None, "the pool stands", 1.4)
         job = rig.enqueue("work")
         asked = time.monotonic_ns()
         rig.until_started(job)

@@ -73,7 +73,7 @@ def takes_down():
 @pytest.mark.parametrize("end", ["completes", "fails", "is buried", "snoozes", "a large result"])
 def test_whatever_a_late_worker_made_of_a_job_that_another_took_over_is_refused(rig: Rig, end: str, when: str) -> None:
     """It was stopped past its lease: result, attempts and errors are those of the newer claim, in every order."""
-    if end not in ("completes", "fails") and when == "before":
+    if end not in ("completes", "fails") and (when == "before" or rig.kind == "spool"):
         pytest.skip("what the late one would write is refused by the token alone, as for the other ends")
     rig.app(APP)
     job = rig.enqueue("late", end)
