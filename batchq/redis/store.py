@@ -61,6 +61,9 @@ from batchq.tally import BatchStats, NewBatch, full, over, unpack
 #: The oldest server that has all that the scripts use (writes after TIME, SMISMEMBER, LPOP with a count).
 OLDEST = (7, 0)
 
+#: Scripts are loaded again so often in a row: somebody may flush them between the loading and the call.
+RELOADS = 50
+
 _T = TypeVar("_T")
 
 #: Bytes that an id and the numbers beside it take at most in a call.
@@ -341,8 +344,12 @@ class RedisStore(Store):
     def _ask_all(self, link: Link, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
         """The same, with error replies in their places."""
         replies = link.ask(commands)
-        missing = [i for i, reply in enumerate(replies) if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT"]
-        if missing:
+        for _ in range(RELOADS):
+            missing = [
+                i for i, reply in enumerate(replies) if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT"
+            ]
+            if not missing:
+                break
             texts = {script.sha: script.text for script in self._scripts.values()}
             shas = list(dict.fromkeys(str(commands[i][1]) for i in missing))
             fresh = link.ask([*(("SCRIPT", "LOAD", texts[sha]) for sha in shas), *(commands[i] for i in missing)])

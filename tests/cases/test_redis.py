@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
+from batchq import App
 from batchq.lifecycle import State
 from tests.cases.helpers import app_on, call, server_of, stays
 from tests.faults.proxy import Proxy
@@ -64,8 +66,8 @@ def test_every_policy_that_evicts_is_warned_of(serve: Serve, rig_on: RigOn) -> N
     for policy in ("allkeys-lru", "volatile-lru", "volatile-ttl", "noeviction"):
         server.client.config_set("maxmemory-policy", policy)
         pool = rig.start()
-        assert (f"maxmemory-policy is {policy}" in "".join(pool.lines("store_warning"))) == (policy != "noeviction")
         assert pool.stop() == 0
+        assert (f"maxmemory-policy is {policy}" in "".join(pool.lines("store_warning"))) == (policy != "noeviction")
     rights = [rule.replace("~bq:", f"~{rig.prefix}:") for rule in documented_rights()]
     server.client.execute_command("ACL", "SETUSER", "batchq", *rights, "-info")
     pool = rig.start(BATCHQ_URL=url_of(server, "batchq:change-me"))
@@ -195,6 +197,36 @@ def test_a_script_cache_that_is_emptied_all_the_while_costs_speed_alone(serve: S
     assert {entry.attempt for entry in starts} == {1}
     assert "NOSCRIPT" not in pool.log()
     assert pool.stop() == 0
+
+
+def test_scripts_that_are_flushed_between_their_loading_and_the_call_are_loaded_once_more(
+    serve: Serve, rig_on: RigOn
+) -> None:
+    """Both are on their way when somebody flushes: the call is done all the same, once."""
+    server = serve()
+    rig = rig_on(server)
+    with Proxy(server.port) as proxy, App(proxy.url, prefix=rig.prefix, fallback=None, enqueue_timeout=20) as app:
+        server.client.script_flush()
+        loaded = False
+
+        def is_behind_a_load(frame: bytes, n: int) -> bool:
+            nonlocal loaded
+            loaded = loaded or b"LOAD" in frame
+            return loaded and b"EVALSHA" in frame
+
+        held = proxy.hold(is_behind_a_load)
+
+        def flush() -> None:
+            assert held.caught.wait(20)
+            server.client.script_flush()
+            held.release()
+
+        flusher = threading.Thread(target=flush)
+        flusher.start()
+        assert app.enqueue("work").created
+        flusher.join()
+    assert held.caught.is_set()
+    assert rig.stats().counts["pending"] == 1
 
 
 def test_what_a_replica_refuses_waits_in_the_spool(serve: Serve, rig_on: RigOn) -> None:
