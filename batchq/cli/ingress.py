@@ -66,10 +66,14 @@ def ingress(
     server = uvicorn.Server(config)
     listening = config.bind_socket()
     listening.listen(config.backlog)
-    say(f"listening on http://{host}:{listening.getsockname()[1]}/q/QUEUE/JOB")
+
+    def end(number: int, frame: object) -> None:
+        # Before uvicorn listens to signals. Later it ends in order, and then raises what it has heard once more.
+        server.should_exit = True
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn ends in order, and then raises what it has heard once more for whom it runs in.
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, end)
+    say(f"listening on http://{host}:{listening.getsockname()[1]}/q/QUEUE/JOB")
     server.run(sockets=[listening])
     app.close()
     return 0 if server.started else 1

@@ -2,92 +2,168 @@
 
 from __future__ import annotations
 
-import ast
-import os
+import gzip
 import re
 import shlex
-import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+import redis
 
 from batchq import config
 from batchq.cli.group import cli
 from batchq.lifecycle import TOTALS
-from tests.cli.conftest import Run, environment
+from tests.cli.conftest import Run
 from tests.cli.conftest import here as here
 from tests.cli.conftest import run as run
 from tests.cli.conftest import url as url
+from tests.servers import Servers, flavours, free_port
+from tests.webhooks.receiver import Receiver
 
 from .pages import DOCS, PAGES, ROOT, blocks, commands
+from .reader import Page, Reader, untouched
 
-#: Pages whose code is a whole when its blocks are run one after the other. Of the others each block is compiled.
-WHOLE = ("cpu.md", "retries.md", "exactly-once.md", "reference/logs.md")
-#: Pages whose commands are run, in an empty folder, one after the other.
-RUN = ("tutorial.md", "retries.md", "spool.md", "operating.md")
+ROWS = "number,paid,note\n1,true,x\n2,false,\n3,true,z\n"
+APP = """
+from batchq import App, Dead
+
+app = App()
+
+
+@app.job(queue="orders")
+def load(**row): ...
+
+
+@app.job(queue="events")
+def on_event(**event):
+    raise Dead("not today")
+"""
+
+#: What pages take for granted; the others nothing.
+TAKEN = {
+    "README.md": Page(
+        given="urls = ['https://example.org/hook'] * 3\ncalls = [{'url': url, 'body': {}} for url in urls]",
+        files={
+            "orders.csv": ROWS,
+            # What runs beside: the page's own handlers, and those that it only names.
+            "others.py": "from tasks import app\n\n@app.job(queue='orders')\ndef load(**row): ...\n\n"
+            "@app.job(queue='webhooks')\ndef publish(batch): ...\n",
+        },
+        pools={"others:app": "tasks.py"},
+    ),
+    "batches.md": Page(given="rows = [{'n': 1}, {'n': 2}]\nmore = [{'n': 3}]", pools={"tasks:app": "tasks.py"}),
+    "import.md": Page(
+        files={
+            "app.py": APP,
+            "orders.csv": ROWS,
+            "orders.csv.gz": gzip.compress(ROWS.encode()),
+            "events.ndjson": '{"event_id": "e1", "kind": "paid"}\n{"event_id": "e2", "kind": "sent"}\n',
+        },
+        pools={"app:app": "app.py"},
+    ),
+    "metrics.md": Page(files={"tasks.py": APP}),
+}
 
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT if page.name == "README.md" else DOCS))
 
 
-def shell(folder: Path) -> dict[str, str]:
-    """An environment in which `batchq` and `python` are these, and the spool is the one that the pages name."""
-    found = Path(sys.executable).parent
-    return environment(
-        PATH=f"{found}:{os.environ['PATH']}",
-        HOME=str(folder),
-        PYTHONDONTWRITEBYTECODE="1",
-        BATCHQ_SPOOL=str(folder / "var" / "spool"),
-    )
+#: Pages that show code or commands.
+LIVE = [page for page in PAGES if any(block.kind in ("python", "sh") for block in blocks(page))]
 
 
-@pytest.mark.parametrize("name", RUN)
-def test_the_commands_of_a_page_run(tmp_path: Path, name: str) -> None:
-    """Each block in its order: files are written, commands end well, and none shows a traceback."""
-    told: dict[str, str] = {}
-    for block in blocks(DOCS / name):
-        if block.title:
-            (tmp_path / block.title).write_text(block.text)
-        elif block.kind == "sh" and block.run:
-            done = subprocess.run(
-                ["bash", "-eo", "pipefail", "-c", block.text],
-                cwd=tmp_path,
-                env=shell(tmp_path),
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            told[block.text] = done.stdout
-            assert done.returncode == 0, (name, block.line, block.text, done.stdout, done.stderr)
-            assert "Traceback" not in done.stderr
-    if name == "tutorial.md":
-        out = {command: out for text, out in told.items() for command in text.splitlines()}
-        # What the text says of them: two runs of the producer, each with one that has no address and one that is busy.
-        assert [line.split()[:2] for line in out["batchq dead"].splitlines()[1:3]] == [["2", "send"]] * 2
-        assert "requeued 2" in out["batchq requeue --error busy"]
-        assert "purged 2" in out['batchq purge --state dead --error "no address" --yes']
-        assert "2 jobs enqueued" in out["batchq imports"]
-        assert "ConnectionError" in out['batchq show "$(cat id)"'] + out["batchq dead"]
+@pytest.fixture
+def server(servers: Servers) -> Iterator[str]:
+    """The Redis of the pages."""
+    url = f"{servers.get(flavours()[0]).url.removesuffix('/0')}/9"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+        yield url
+        client.flushdb()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_code_of_a_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python in the documentation is Python; where a page is a whole it runs, with its own assertions."""
+@pytest.mark.parametrize("page", LIVE, ids=name_of)
+def test_a_page_does_what_it_says(page: Path, tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block in its order: files are written, code runs, commands end well, what serves comes up and ends."""
+    receiver = Receiver()
+    (tmp_path / "run").mkdir()
+    places = {
+        "https://example.org": receiver.url,
+        "redis://127.0.0.1:6379/0": server,
+        "/run/batchq": str(tmp_path / "run"),
+        **{port: str(free_port()) for port in ("8080", "9464")},
+    }
     monkeypatch.chdir(tmp_path)
-    found = [block for block in blocks(page, "python") if not block.title]
-    for block in found:
-        # A signature whose body is left out still is one line of code.
-        compile(block.text, f"{page}:{block.line}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if name_of(page) in WHOLE:
-        assert found
-        namespace: dict[str, Any] = {"__name__": "page"}
-        for block in found:
-            exec(compile("\n" * block.line + block.text, str(page), "exec"), namespace)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("BATCHQ_SPOOL", str(tmp_path / "var" / "spool"))
+    before = set(sys.modules)
+    try:
+        with Reader(tmp_path, TAKEN.get(name_of(page), Page()), places) as reader:
+            for block in blocks(page):
+                if not block.run:
+                    continue
+                if "spool forward" not in block.text:
+                    reader.read(block)
+                    continue
+                # A spool is no place to forward to, and what is moved is served by no pool.
+                reader.finish()
+                with reader.on(server):
+                    reader.read(block)
+            reader.finish()
+            CHECKS.get(name_of(page), lambda reader, receiver: None)(reader, receiver)
+    finally:
+        for name in set(sys.modules) - before:
+            if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+                del sys.modules[name]
+        receiver.close()
+
+
+def check_tutorial(reader: Reader, receiver: Receiver) -> None:
+    """What the text says of them: two runs of the producer, each with one that has no address and one that is busy."""
+    out = reader.told
+    assert [line.split()[:2] for line in out["batchq dead"].splitlines()[1:3]] == [["2", "send"]] * 2
+    assert "requeued 2" in out["batchq requeue --error busy"]
+    assert "purged 2" in out['batchq purge --state dead --error "no address" --yes']
+    assert "2 jobs enqueued" in out["batchq import users.csv --job send --queue mail"]
+    assert "ConnectionError" in out['batchq show "$(cat id)"'] + out["batchq dead"]
+
+
+def check_readme(reader: Reader, receiver: Receiver) -> None:
+    """Its deliveries were made; its rows were imported and worked off; its batch succeeded."""
+    assert [got.body for got in receiver.got].count(b'{"id":7}') == 1
+    assert "3 jobs enqueued" in reader.told["batchq import orders.csv --job load -q orders --wait"]
+    assert reader.namespace["batch"].progress().completed == 3
+
+
+def check_batches(reader: Reader, receiver: Receiver) -> None:
+    """Three jobs, all of them well; the callback was called."""
+    stats = reader.namespace["batch"].progress()
+    assert (stats.total, stats.completed) == (3, 3)
+
+
+def check_import(reader: Reader, receiver: Receiver) -> None:
+    """What died is exported and comes in again."""
+    assert "2 jobs enqueued" in reader.told["batchq import dead.ndjson --envelope --new-ids"]
+
+
+CHECKS: dict[str, Callable[[Reader, Receiver], None]] = {
+    "tutorial.md": check_tutorial,
+    "README.md": check_readme,
+    "batches.md": check_batches,
+    "import.md": check_import,
+}
+
+
+def test_what_nobody_runs_is_little_and_says_why() -> None:
+    """What installs, and what needs a damaged spool."""
+    pages = Counter(line.partition(":")[0] for line in untouched(PAGES))
+    assert pages == {"README.md": 2, "tutorial.md": 1, "spool.md": 1}
 
 
 def _command_of(words: list[str]) -> tuple[click.Command, list[str]]:

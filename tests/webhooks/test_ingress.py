@@ -24,6 +24,7 @@ from batchq.errors import ConfigError, StoreUnavailable
 from batchq.ingress.sources import Bucket, make_source, parse_rate, read_sources
 from batchq.ingress.web import make_web
 from batchq.signatures import sign_standard
+from tests.cli.conftest import environment
 from tests.process.rig import Rig, die_with_pytest, opened, until
 from tests.servers import Server, flavours, free_port
 
@@ -148,6 +149,25 @@ def event(body, headers):
     with open("ran", "a") as file:
         file.write(body + "\\n")
 """
+
+
+def test_told_to_stop_at_once_it_does(tmp_path: Path) -> None:
+    """A signal that comes between the first words and the first request is heard: it ends, in order."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        command = [sys.executable, "-m", "batchq", "ingress", "--port", "0"]
+        with subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=environment(BATCHQ_SPOOL=str(tmp_path / "spool")),
+            stderr=subprocess.PIPE,
+            preexec_fn=die_with_pytest,
+        ) as process:
+            assert process.stderr is not None
+            while b"listening on" not in (line := process.stderr.readline()):
+                assert line, process.wait()
+            process.send_signal(number)
+            assert process.wait(30) == 0
+
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
