@@ -10,6 +10,7 @@ import pytest
 
 from batchq.lifecycle import State
 from tests.cases.helpers import app_on, call, gaps_s, server_of, stays
+from tests.faults.proxy import Proxy
 from tests.process.rig import Rig, is_running
 from tests.process.test_pid_one import NAMESPACE, can_be_pid_one
 
@@ -41,6 +42,16 @@ def stands(gate="gate"):
     while not os.path.exists(gate):
         time.sleep(0.01)
     note("E")
+
+
+@app.job(result=True)
+def asks_once():
+    note("S")
+    if current_job().token == 1:
+        raise Snooze(0.1)
+    while not os.path.exists("gate"):
+        time.sleep(0.01)
+    return current_job().token
 
 
 @app.job(timeout=2, backoff=fixed(0.1))
@@ -98,6 +109,26 @@ def test_whatever_a_late_worker_made_of_a_job_that_another_took_over_is_refused(
     rig.until(lambda: pool.lines("fenced"), "it is said, once")
     assert pool.stop() == 0
     assert len(pool.lines("fenced")) == 1
+
+
+def test_a_late_copy_of_an_older_outcome_is_refused_while_the_same_worker_runs_it_again(redis_rig: Rig) -> None:
+    """The worker is the right one, and only the token tells that the outcome is of the claim before."""
+    rig = redis_rig
+    rig.app(APP)
+    with Proxy(int(rig.url.rsplit(":", 1)[1].split("/")[0])) as proxy:
+        pool = rig.start("--socket-timeout", "500ms", BATCHQ_URL=proxy.url)
+        job = rig.enqueue("asks_once")
+        # Made known to no other call before: this is the outcome of the first claim, on its way.
+        held = proxy.hold(lambda frame, n: job.encode() in frame)
+        worker = rig.until_started(job, times=2)
+        assert held.caught.is_set()
+        held.release()
+        assert (rig.job(job).state, rig.job(job).attempts) == (State.ACTIVE, 2)
+        (rig.folder / "gate").touch()
+        stats = rig.until_counts(done=1, active=0)
+        assert {entry.pid for entry in rig.ledger.starts(job)} == {worker}
+        assert (rig.job(job).result, stats.totals["snoozed"], stats.totals["fenced"]) == (2, 1, 0)
+        assert pool.stop() == 0
 
 
 @pytest.mark.parametrize("handler", ["fast", "slow"])
