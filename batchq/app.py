@@ -318,7 +318,8 @@ class App:
         return hook
 
     def on_dead(self, hook: DeadHook) -> DeadHook:
-        """Calls the function with each job that reaches the morgue."""
+        """Calls the function with each job that reaches the morgue: in a worker, once, and again only where that was
+        killed in the middle of it."""
         self.dead_hooks.append(hook)
         return hook
 

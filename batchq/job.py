@@ -201,6 +201,12 @@ class Retried(NamedTuple):
     cause: str = "failed"
     max_crashes: int = 3
 
+    @property
+    def is_last(self) -> bool:
+        """The job is dead by it, as the stores see it: its budget is spent, or it has crashed too often."""
+        claim = self.claim
+        return claim.attempt >= self.max_attempts or (self.cause == "crashed" and claim.crashes + 1 >= self.max_crashes)
+
 
 class Buried(NamedTuple):
     """No retry can mend it. `reason` is a word without spaces; the text is in the error."""

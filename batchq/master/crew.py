@@ -112,11 +112,11 @@ class Crew:
 
     # -- the dead
 
-    def bury(self, ended: Ended) -> bool:
-        """Notes how a worker ended, and that its claims are to be moved. False of a process that is none."""
+    def bury(self, ended: Ended) -> Child | None:
+        """Notes how a worker ended, and that its claims are to be moved. None of a process that is none."""
         child = self.children.pop(ended.pid, None)
         if child is None:
-            return False
+            return None
         self._claimed_before += child.slot.claimed
         os.close(child.stacks_fd)
         self._count_young(child, ended.code)
@@ -128,7 +128,7 @@ class Crew:
             )
         if child.slot.worker:
             self.unreaped.append(Unreaped(child.slot.worker, death, child.charged()))
-        return True
+        return child
 
     def _count_young(self, child: Child, code: int) -> None:
         """Until it is clear that workers can't start each is tried a little later than the one before."""

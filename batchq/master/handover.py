@@ -147,8 +147,6 @@ class Heritage:
     children: list[dict[str, Any]] = field(default_factory=list)
     unreaped: list[dict[str, Any]] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
-    #: Jobs whose on_dead hooks are still to be called: (queue, id).
-    mourned: list[tuple[str, str]] = field(default_factory=list)
 
     def keep(self, children: Mapping[int, Child], unreaped: list[Unreaped]) -> None:
         self.children = [

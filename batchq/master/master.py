@@ -117,6 +117,11 @@ class Master:
 
     # -- life
 
+    @property
+    def _is_all_done(self) -> bool:
+        """Nothing stands on the board that the next start would look after."""
+        return not self._crew.unreaped and not self._crew.children and not self._mourning.waiting
+
     def run(self) -> int:
         mine = False
         self._signals = self._early_signals or Signals()
@@ -127,8 +132,9 @@ class Master:
             else:
                 self._inherit(self._heritage)
             mine = True
-            waiting = [(queue, job_id) for queue, job_id in self._heritage.mourned] if self._heritage else []
-            self._mourning = Mourning(self._board, wanted=bool(self._app.dead_hooks), waiting=waiting)
+            self._mourning = Mourning(self._board, wanted=bool(self._app.dead_hooks))
+            if self._heritage is None:
+                self._mourning.gather()
             self._store = open_store(self._settings.store_url, self._settings)
             self._store.be_brisk()
             attach_inbox(self._store, self._settings)
@@ -142,7 +148,7 @@ class Master:
         finally:
             if self._pid_file is not None:
                 # What could not be given back is the next start's.
-                self._pid_file.remove(board=mine and not self._crew.unreaped and not self._crew.children)
+                self._pid_file.remove(board=mine and self._is_all_done)
             self._signals.deafen()
 
     def _take_board(self) -> None:
@@ -462,7 +468,8 @@ class Master:
     def _bury_children(self) -> None:
         """Notices the dead, kills what they left running, and reaps their claims."""
         while (dead := reap_child(self._kill_group_of)) is not None:
-            if self._crew.bury(dead):
+            if (child := self._crew.bury(dead)) is not None:
+                self._mourning.bury(child)
                 self._look_who_can_start(death_of(dead.code).text)
             elif self._reload.is_check(dead.pid):
                 took_s = self._reload.checked(dead.code, stopping=self.is_stopping)
@@ -555,7 +562,6 @@ class Master:
             outage_since=self._keeper.outage_since,
             outages=self._keeper.outages,
             watcher=self._watcher,
-            mourned=list(self._mourning.waiting),
             signals=self._signals.came(),
         )
         left.keep(self._crew.children, self._crew.unreaped)
@@ -607,10 +613,13 @@ class Master:
 
     def _say_what_is_left(self) -> None:
         unmourned, unreaped = len(self._mourning.waiting), len(self._crew.unreaped)
+        next_start = "" if self._pid_file is None else ", or the next start here"
         if unmourned:
-            log.event("warning", "hooks_not_called", hook="on_dead", jobs=unmourned, why="the pool has ended")
+            why = (
+                "the pool has ended" if self._pid_file is None else "the pool has ended; the next start here calls them"
+            )
+            log.event("warning", "hooks_not_called", hook="on_dead", jobs=unmourned, why=why)
         if unreaped:
-            next_start = "" if self._pid_file is None else ", or the next start here"
             why = "the store is away" if self._keeper.outage_since is not None else "the store does not do it"
             log.event("error", "not_given_back", workers=unreaped, why=f"{why}; leases will tell{next_start}")
             self._code = self._code or FAILED

@@ -20,7 +20,7 @@ from batchq.worker.runner import Terms
 TermsOf = Callable[[Claim], Terms]
 #: When the handler of a claim was called, in ms since the epoch; 1: nobody knows; 0: it had not been.
 Began = Callable[[Claim], int]
-#: Told the queue and the id of a job that died, or may have: see `on_dead`.
+#: Told the queue and the id of a job that is about to die, before the store is: see `on_dead`.
 Mourn = Callable[[str, str], None]
 
 
@@ -81,11 +81,12 @@ def reap_own(
     ]
     retried = [fate for fate in fates if isinstance(fate, Retried)]
     released = [fate for fate in fates if isinstance(fate, Released)]
+    for fate in retried:
+        if fate.is_last:
+            mourn(queue, fate.claim.id)
     # A worker's last settling may still arrive: what it settled is not current any more, and that is no fault.
     for outcome, word in zip(retried, store.retry(queue, worker, retried, again=True), strict=True):
         counted["dead" if word is Word.DEAD else "retried"] += 1
-        if word is Word.DEAD:
-            mourn(queue, outcome.claim.id)
         claim = outcome.claim
         log.event(
             "warning",
@@ -104,7 +105,7 @@ def reap_own(
 
 
 def _mourn_lost(queue: str, lost: Sequence[Lost], mourn: Mourn) -> None:
-    """Those whose last loss this was; a cancel mark may have ended them otherwise."""
+    """Those whose last loss this is; a cancel mark may end them otherwise."""
     for one in lost:
         if one.claim.lost + 1 >= one.max_lost:
             mourn(queue, one.claim.id)
@@ -125,8 +126,8 @@ def reap_lost(
     for claim in sealed.claims:
         entry = pack_error("WorkerLost", f"the lease of worker {worker} is over", attempt=claim.attempt, at_ms=now_ms)
         lost.append(Lost(claim, terms_of(claim).backoff.delay_ms(claim.lost + 1), max_lost, entry))
-    store.reap(queue, worker, lost)
     _mourn_lost(queue, lost, mourn)
+    store.reap(queue, worker, lost)
     if lost:
         log.event("warning", "reaped_lost", queue=queue, worker=worker, jobs=len(lost), why="lease expired")
     return len(lost)
@@ -169,8 +170,8 @@ def reap_left(
     held = {one.claim.id for one in lost}
     released = [Released(claim) for claim in sealed.claims if claim.id not in held]
     given_back = len(store.release(queue, worker, released, again=True))
-    store.reap(queue, worker, lost)
     _mourn_lost(queue, lost, mourn)
+    store.reap(queue, worker, lost)
     return Counter(released=given_back, lost=len(lost))
 
 

@@ -6,7 +6,8 @@ has no name. Its descriptor can be handed over an exec. A header names the maste
 A slot has two parts: what the worker writes (who it is, the job under way) and the one order that the master writes.
 The worker writes the start of a run before the handler begins, with a sequence number in front and behind; where they
 differ after a kill, the write was cut off. A worker of many jobs at once has an entry for each in an area of its own
-behind the slots, which takes room only where there is such a worker.
+behind the slots, which takes room only where there is such a worker. Behind that stand notices of deaths: see
+`notices`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from batchq.clock import SYSTEM, monotonic_ns
 from batchq.errors import ConfigError
 from batchq.job import Claim
+from batchq.system.notices import Notices
 
 if TYPE_CHECKING:
     from batchq.system.meters import Meter
 
 #: What a board begins with. The last two digits are the version of the layout: of header and slots.
-MAGIC = b"batchq02"
+MAGIC = b"batchq03"
 #: Bytes of the header, and of one slot.
 HEADER, SLOT = 4096, 1024
 #: Room for workers: twice as many as a pool has, for while a reload replaces them.
@@ -34,12 +36,15 @@ MOST = 512
 MOST_ENTRIES, ENTRY = 1024, 448
 #: Where the entries of the first slot begin. It and the room of each slot are whole pages, also of 64 KiB.
 _AT_ENTRIES = 1 << 20
+#: The notices of each worker, behind all entries.
+_NOTICES = 1 << 17
+_AT_NOTICES = _AT_ENTRIES + MOST * MOST_ENTRIES * ENTRY
 
 _HEAD = struct.Struct("<8sIIQQQ40p")
 _QUIET = struct.Struct("<B")
 _ERRAND = struct.Struct("<QI65p201pQ")
 _DONE = struct.Struct("<Q")
-_AT_QUIET, _AT_ERRAND, _AT_DONE = 256, 512, 1024
+_AT_QUIET, _AT_ERRAND, _AT_DONE, _AT_TAKEN = 256, 512, 1024, 1032
 
 _WHO = struct.Struct("<128p")
 _COUNTS = struct.Struct("<BQ")
@@ -165,8 +170,14 @@ class Scoreboard:
             ) from None
 
     def own(self, owner: Owner) -> None:
-        """This master's from now on, and empty."""
-        _wipe(self.fd, len(self._memory))
+        """This master's from now on, and empty but for its own notices."""
+        size = len(self._memory)
+        # Of the entries and of workers' notices nothing is left.
+        os.ftruncate(self.fd, _AT_ENTRIES)
+        _take_room(self.fd, size)
+        if self.owner is not None:
+            # Not through the mapping, whose pages would be this process's from then on.
+            os.pwrite(self.fd, bytes(size), 0)
         _HEAD.pack_into(
             self._memory, 0, MAGIC, self.slots, SLOT, owner.pid, owner.birth, owner.session, owner.boot.encode()
         )
@@ -196,6 +207,18 @@ class Scoreboard:
         """The number of the errand that was done last."""
         return int(_DONE.unpack_from(self._memory, _AT_DONE)[0])
 
+    @property
+    def errand_taken(self) -> int:
+        """The number of the errand that was begun last."""
+        return int(_DONE.unpack_from(self._memory, _AT_TAKEN)[0])
+
+    def notices(self, place: int | None = None) -> Notices:
+        """The master's, or those of the worker at that place."""
+        if place is None:
+            at = HEADER + SLOT * MOST
+            return Notices(self.fd, at, _AT_ENTRIES - at)
+        return _notices_of(self.fd, place)
+
     def slot(self, number: int) -> Slot:
         return Slot(self._memory, HEADER + number * SLOT, number, self.fd)
 
@@ -203,11 +226,18 @@ class Scoreboard:
 def _wipe(fd: int, size: int) -> None:
     """All zero, and of that size. Costs no memory until it is written to."""
     os.ftruncate(fd, 0)
+    os.ftruncate(fd, size)
+    _take_room(fd, size)
+
+
+def _take_room(fd: int, size: int) -> None:
     # Of a real file room is taken now: a write into a hole on a full disk would kill the process.
     if hasattr(os, "posix_fallocate") and os.fstat(fd).st_nlink:
         os.posix_fallocate(fd, 0, size)
-    else:
-        os.ftruncate(fd, size)
+
+
+def _notices_of(fd: int, place: int) -> Notices:
+    return Notices(fd, _AT_NOTICES + place * _NOTICES, _NOTICES)
 
 
 def unnamed_file(name: str) -> int:
@@ -334,6 +364,8 @@ class Slot(Entry):
         self._entries: list[Entry] = []
         #: Counts what the handlers here do, where somebody wants to know.
         self.meter: Meter | None = None
+        #: Jobs that this worker is about to settle as dead.
+        self.notices = _notices_of(fd, place)
 
     # -- the worker writes
 
@@ -369,6 +401,10 @@ class Slot(Entry):
         if place != self._place or number in (0, done) or number != again:
             return None
         return Errand(number, place, queue.decode(), job_id.decode())
+
+    def take(self, errand: Errand) -> None:
+        """It is being done."""
+        _DONE.pack_into(self._memory, _AT_TAKEN, errand.number)
 
     def did(self, errand: Errand) -> None:
         _DONE.pack_into(self._memory, _AT_DONE, errand.number)

@@ -234,9 +234,8 @@ class ConcurrentWorker(WorkerBase):
         if self._slot.pool_is_quiet or self._claims_no_more or not self._free:
             # Hints are for others meanwhile.
             self._stand_down()
-        if (errand := self._slot.errand()) is not None:
-            await self._ask(self._desk.call_dead_hooks, errand.queue, errand.id)
-            self._slot.did(errand)
+        if self._slot.errand() is not None:
+            await self._ask(self._desk.do_errand)
 
     async def _rest(self) -> None:
         """Until something ends, a hint or a signal comes, or the store's own limit is over."""

@@ -17,10 +17,11 @@ from batchq import log
 from batchq.app import App
 from batchq.clock import monotonic, monotonic_ns
 from batchq.config import Settings
-from batchq.errors import StoreError
-from batchq.job import Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, random_name
+from batchq.errors import StoreError, StoreUnavailable
+from batchq.job import Buried, Claim, Claims, Completed, Outcome, Released, Retried, Snoozed, random_name
 from batchq.lifecycle import State, Word
 from batchq.store import Store
+from batchq.system.notices import Notice
 from batchq.system.scoreboard import Slot
 from batchq.worker.admission import admit
 from batchq.worker.runner import Prepared, Runner, safe_text
@@ -108,11 +109,7 @@ class Desk:
     ) -> Got:
         """Settles what is finished and claims from this queue. `settled` is called once the store has taken the
         outcomes, before anything else can fail. `is_mine`: whether a claim that the store counts is known here."""
-        answer = self._store.exchange(queue, self.id, finished, want, held)
-        self._told = ""
-        settled()
-        self.tell(queue, finished, answer.words)
-        claimed = answer.claimed
+        claimed = self.settle(queue, finished, want, held, settled)
         match claimed.word:
             case Word.OK:
                 self.claimed += len(claimed.claims)
@@ -127,6 +124,26 @@ class Desk:
                 return Got(renewed=True)
             case _:
                 return Got()
+
+    def settle(
+        self, queue: str, outcomes: Sequence[Outcome], want: int, held: int, settled: Callable[[], None]
+    ) -> Claims:
+        """`Store.exchange`, and what of it is told. Jobs that it may end as dead are noted before, until their hooks
+        have been called."""
+        notices = self._slot.notices
+        doomed = [outcome for outcome in outcomes if _is_the_end(outcome)] if self._app.dead_hooks else []
+        if doomed:
+            notices.clear()
+            for outcome in doomed:
+                notices.note(Notice(queue, outcome.claim.id))
+        answer = self._store.exchange(queue, self.id, outcomes, want, held)
+        self._told = ""
+        settled()
+        for outcome, word in zip(outcomes, answer.words, strict=True):
+            self._tell(queue, outcome, word)
+            if doomed and _is_the_end(outcome):
+                notices.tell()
+        return answer.claimed
 
     def return_strays(self, queues: Sequence[str]) -> None:
         """Gives back what a late copy of a claim took on queues where the worker holds nothing and does not ask: they
@@ -154,33 +171,53 @@ class Desk:
         self.way_ns = min(self.way_ns or 1 << 62, monotonic_ns() - began_ns)
         return may
 
-    def tell(self, queue: str, outcomes: Sequence[Outcome], words: Sequence[Word]) -> None:
-        """Says what is worth saying of settled attempts."""
-        for outcome, word in zip(outcomes, words, strict=True):
-            if word is Word.OK and type(outcome) in _QUIET:
-                continue
-            claim = outcome.claim
-            told: dict[str, Any] = {"queue": queue, "job": claim.id, "token": claim.token, "attempt": claim.attempt}
-            died = word is Word.DEAD or (word is Word.OK and isinstance(outcome, Buried))
-            if word is Word.STALE:
-                log.event("warning", "fenced", **told)
-            elif word is Word.CANCELLED:
-                log.event("info", "cancelled", **told)
-            elif died:
-                why = outcome.reason if isinstance(outcome, Buried) else "budget spent"
-                log.event("warning", "died", **told, why=why)
-                self.call_dead_hooks(queue, claim.id)
-            elif isinstance(outcome, Retried):
-                log.event("info", "retried", **told, delay_ms=outcome.delay_ms, cause=outcome.cause)
+    def _tell(self, queue: str, outcome: Outcome, word: Word) -> None:
+        """Says what is worth saying of a settled attempt."""
+        if word is Word.OK and type(outcome) in _QUIET:
+            return
+        claim = outcome.claim
+        told: dict[str, Any] = {"queue": queue, "job": claim.id, "token": claim.token, "attempt": claim.attempt}
+        died = word is Word.DEAD or (word is Word.OK and isinstance(outcome, Buried))
+        if word is Word.STALE:
+            log.event("warning", "fenced", **told)
+        elif word is Word.CANCELLED:
+            log.event("info", "cancelled", **told)
+        elif died:
+            why = outcome.reason if isinstance(outcome, Buried) else "budget spent"
+            log.event("warning", "died", **told, why=why)
+            self.call_dead_hooks(queue, claim.id)
+        elif isinstance(outcome, Retried):
+            log.event("info", "retried", **told, delay_ms=outcome.delay_ms, cause=outcome.cause)
+
+    def do_errand(self) -> None:
+        """What the master asks of this worker, where it does. Raises StoreUnavailable."""
+        if (errand := self._slot.errand()) is not None:
+            self._slot.take(errand)
+            self.call_dead_hooks(errand.queue, errand.id)
+            self._slot.did(errand)
 
     def call_dead_hooks(self, queue: str, job_id: str) -> None:
+        """Where the job is dead. Raises StoreUnavailable."""
         if not self._app.dead_hooks:
             return
-        job = self._store.get(queue, job_id)
+        try:
+            job = self._store.get(queue, job_id)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            self._tell_hook_failed(queue, job_id, error)
+            return
         if job is None or job.state is not State.DEAD:
             return
         for hook in self._app.dead_hooks:
             try:
                 hook(job)
-            except Exception as error:  # noqa: BLE001 - a hook's fault is not the worker's end
-                log.event("error", "hook_failed", hook="on_dead", queue=queue, job=job_id, error=safe_text(error))
+            except BaseException as error:  # noqa: BLE001 - a hook's fault, a SystemExit say, is not the worker's end
+                self._tell_hook_failed(queue, job_id, error)
+
+    def _tell_hook_failed(self, queue: str, job_id: str, error: BaseException) -> None:
+        log.event("error", "hook_failed", hook="on_dead", queue=queue, job=job_id, error=safe_text(error))
+
+
+def _is_the_end(outcome: Outcome) -> bool:
+    return isinstance(outcome, Buried) or (isinstance(outcome, Retried) and outcome.is_last)

@@ -118,9 +118,7 @@ class Worker(WorkerBase):
                     self._give_back()
                     self._rest()
                     continue
-                if (errand := self._slot.errand()) is not None:
-                    self._desk.call_dead_hooks(errand.queue, errand.id)
-                    self._slot.did(errand)
+                self._desk.do_errand()
                 try:
                     if waiter is None:
                         waiter = self._store.wake_waiter(self._names)
@@ -206,11 +204,11 @@ class Worker(WorkerBase):
             outcomes = [*self._finished, *(Released(ready.claim) for ready in self._tail)]
             if not outcomes:
                 return
-            words = self._store.exchange(self._queue, self._desk.id, outcomes, 0, 0).words
-            # Not before: what the store did not take is still ours to settle.
-            self._finished = []
-            self._tail.clear()
-            self._desk.tell(self._queue, outcomes, words)
+            self._desk.settle(self._queue, outcomes, 0, 0, self._forget_all)
+
+    def _forget_all(self) -> None:
+        self._finished = []
+        self._tail.clear()
 
     # -- run
 

@@ -1,4 +1,5 @@
-"""on_dead for jobs that died with their worker: called once, by a living worker, never by the master."""
+"""on_dead for jobs that died with their worker: called by a living worker, never by the master; once, and again only
+where somebody was killed in the middle of it."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import signal
 
 from batchq.lifecycle import State
+from batchq.master.mourning import MOST_TRIES
 from tests.process.rig import Rig
 
 APP = """
@@ -15,7 +17,24 @@ def tell(line):
 
 @app.on_dead
 def mourn(job):
+    if job.job == "cursed":
+        tell(f"C {job.id}")
+        os._exit(9)
+    if os.path.exists("hold"):
+        tell(f"H {job.id}")
+        while os.path.exists("hold"):
+            time.sleep(0.01)
     tell(f"D{job.reason} {job.id}")
+
+
+@app.job(max_attempts=1)
+def fails():
+    raise ValueError("always")
+
+
+@app.job(max_attempts=1)
+def cursed():
+    raise ValueError("always")
 
 
 @app.job(max_attempts=1)
@@ -90,3 +109,58 @@ def test_hook_of_a_job_that_was_lost_too_often(redis_rig: Rig) -> None:
     redis_rig.until(lambda: redis_rig.ledger.entries("Dpoison", job), "it is mourned")
     assert redis_rig.job(job).reason == "poison"
     assert again.stop() == 0
+
+
+def test_hooks_survive_a_killed_master(rig: Rig) -> None:
+    """The next start has them called: of a job whose worker was in the hook, of one that was asked for, of one that
+    waited behind that. Nothing is called for a job that had been told."""
+    rig.app(APP)
+    options = ("--pid-file", str(rig.folder / "pool.pid"))
+    pool = rig.start(*options, n=3)
+    told = rig.enqueue("fails")
+    rig.until(lambda: rig.ledger.entries("Dmax_attempts", told), "it is mourned")
+    hold = rig.folder / "hold"
+    hold.touch()
+    own, asked = rig.enqueue("fails"), rig.enqueue("poison")
+    for job in (own, asked):
+        rig.until(lambda job=job: rig.ledger.entries("H", job), "a worker is in its hook")  # type: ignore[misc]
+    waiting = rig.enqueue("poison")
+    rig.until(lambda: rig.job(waiting).state is State.DEAD, "it is dead")
+    os.kill(pool.pid, signal.SIGKILL)
+    pool.wait()
+    rig.until_clean()
+    hold.unlink()
+    again = rig.start(*options)
+    rig.until(lambda: len(_told(rig)) == 4, "all are mourned")
+    assert sorted(_told(rig)) == sorted([told, own, asked, waiting])
+    assert again.stop() == 0
+    assert not list(rig.folder.glob("pool.pid*"))
+
+
+def test_hook_goes_on_where_its_worker_was_killed(redis_rig: Rig) -> None:
+    """Another calls it, but not for ever one that takes its worker down; a pool that ends leaves it to the next."""
+    rig = redis_rig
+    rig.app(APP)
+    options = ("--pid-file", str(rig.folder / "pool.pid"))
+    pool = rig.start(*options, n=2)
+    cursed = rig.enqueue("cursed")
+    rig.until(lambda: pool.lines("hook_failed"), "its hook is given up")
+    # The worker that settled it, and those that were asked.
+    assert len(rig.ledger.entries("C", cursed)) == 1 + MOST_TRIES
+    hold = rig.folder / "hold"
+    hold.touch()
+    job = rig.enqueue("fails")
+    rig.until(lambda: rig.ledger.entries("H", job), "a worker is in its hook")
+    os.kill(rig.ledger.entries("H", job)[0].pid, signal.SIGKILL)
+    rig.until(lambda: len(rig.ledger.entries("H", job)) == 2, "another is")
+    assert pool.stop(signal.SIGQUIT) == 0
+    assert "next start" in pool.lines("hooks_not_called")[0]
+    hold.unlink()
+    again = rig.start(*options)
+    rig.until(lambda: _told(rig) == [job], "it is mourned")
+    assert again.stop() == 0
+    assert not list(rig.folder.glob("pool.pid*"))
+
+
+def _told(rig: Rig) -> list[str]:
+    return [entry.job for entry in rig.ledger.entries() if entry.kind.startswith("D")]

@@ -8,7 +8,8 @@ import struct
 import time
 
 from batchq.job import Claim
-from batchq.system.scoreboard import Scoreboard
+from batchq.system.notices import Notice
+from batchq.system.scoreboard import Owner, Scoreboard
 
 
 def claim(number: int) -> Claim:
@@ -58,3 +59,32 @@ def test_record_that_was_cut_off_counts_as_a_start() -> None:
     run = slot.run()
     assert run is not None
     assert (run.number, run.under_way, run.torn) == (2, True, True)
+
+
+def test_notices_are_told_in_order_and_outlive_their_master(tmp_path: os.PathLike[str]) -> None:
+    """The master's stand where a new owner finds them, in whatever part of the ring; a worker's go with its place. One
+    that finds no room says so."""
+    path = os.path.join(tmp_path, "b")
+    board = Scoreboard.at(path)
+    me = Owner(17, 4711, 3, "abcdefgh")
+    board.own(me)
+    mine, workers = board.notices(), board.slot(511).notices
+    assert workers.note(Notice("q", "gone with the place"))
+    noted = told = 0
+    while mine.note(Notice("q" * 64, f"{noted:0200d}")):
+        noted += 1
+    assert noted >= 1000
+    for _ in range(noted // 2):
+        mine.tell()
+        told += 1
+        assert mine.note(Notice("q" * 64, f"{noted:0200d}"))
+        noted += 1
+    assert not mine.note(Notice("q", "no room"))
+    again = Scoreboard.at(path)
+    assert again.notices(511).open() == [Notice("q", "gone with the place")]
+    again.own(me)
+    assert again.notices(511).open() == []
+    assert again.notices().open() == [Notice("q" * 64, f"{number:0200d}") for number in range(told, noted)]
+    assert again.slot(0).worker == ""
+    again.notices().clear()
+    assert board.notices().open() == []
