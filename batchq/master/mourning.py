@@ -63,8 +63,9 @@ class Mourning:
         self._take_over(child.place)
         self._look_at_errand()
         if self._errand is not None and child.pid == self._asked:
+            # Else it died of something else, before it came to it.
+            self._tries += self._is_taken
             self._withdraw()
-            self._tries += 1
             if self._tries >= MOST_TRIES:
                 queue, job_id = self.waiting[0]
                 why = f"{self._tries} workers died in it"
@@ -109,6 +110,10 @@ class Mourning:
             self._notices.tell()
         self._note()
 
+    @property
+    def _is_taken(self) -> bool:
+        return self._errand is not None and self._board.errand_taken == self._errand.number
+
     def _withdraw(self) -> None:
         """A new worker at that place must not take it for its own."""
         self._errand = None
@@ -119,5 +124,4 @@ class Mourning:
         if self._errand is None:
             return False
         idle = [child for child in able if child.slot.state == scoreboard.IDLE]
-        is_taken = self._board.errand_taken == self._errand.number
-        return any(child.pid == self._asked and (is_taken or not idle or child in idle) for child in able)
+        return any(child.pid == self._asked and (self._is_taken or not idle or child in idle) for child in able)
