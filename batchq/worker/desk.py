@@ -109,6 +109,10 @@ class Desk:
     ) -> Got:
         """Settles what is finished and claims from this queue. `settled` is called once the store has taken the
         outcomes, before anything else can fail. `is_mine`: whether a claim that the store counts is known here."""
+        if self._doomed(finished):
+            # Nothing that could run elsewhere is claimed to stand behind the hooks.
+            self.settle(queue, finished, 0, 0, settled)
+            finished = ()
         claimed = self.settle(queue, finished, want, held, settled)
         match claimed.word:
             case Word.OK:
@@ -131,7 +135,7 @@ class Desk:
         """`Store.exchange`, and what of it is told. Jobs that it may end as dead are noted before, until their hooks
         have been called."""
         notices = self._slot.notices
-        doomed = [outcome for outcome in outcomes if _is_the_end(outcome)] if self._app.dead_hooks else []
+        doomed = self._doomed(outcomes)
         if doomed:
             notices.clear()
             for outcome in doomed:
@@ -144,6 +148,10 @@ class Desk:
             if doomed and _is_the_end(outcome):
                 notices.tell()
         return answer.claimed
+
+    def _doomed(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Those that may end their job as dead, where somebody wants to know."""
+        return [outcome for outcome in outcomes if _is_the_end(outcome)] if self._app.dead_hooks else []
 
     def return_strays(self, queues: Sequence[str]) -> None:
         """Gives back what a late copy of a claim took on queues where the worker holds nothing and does not ask: they

@@ -288,8 +288,8 @@ def test_plain_function_beside_others_must_say_so(rig: Rig) -> None:
 
 
 def test_one_worker_of_200_places_comes_near_the_ideal(rig: Rig) -> None:
-    """Jobs of 100 ms: 200 places could run 2,000 a second, on a busy machine less. Were free places filled each second only,
-    it were 200."""
+    """Jobs of 100 ms: 200 places could run 2,000 a second, on a busy machine less. Filled each second only, it
+    were 200."""
     rig.app(APP.replace('note("S")', "pass").replace('note("E")', "pass"))
     rig.enqueue_many("sleeps", [(0.1,)] * 3000)
     rig.start("-c", "200")

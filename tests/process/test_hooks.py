@@ -121,9 +121,11 @@ def test_hooks_survive_a_killed_master(rig: Rig) -> None:
     rig.until(lambda: rig.ledger.entries("Dmax_attempts", told), "it is mourned")
     hold = rig.folder / "hold"
     hold.touch()
-    own, asked = rig.enqueue("fails"), rig.enqueue("poison")
-    for job in (own, asked):
-        rig.until(lambda job=job: rig.ledger.entries("H", job), "a worker is in its hook")  # type: ignore[misc]
+    own = rig.enqueue("fails")
+    # Not before: it could be claimed with the first, and stand behind its hook.
+    rig.until(lambda: rig.ledger.entries("H", own), "a worker is in its hook")
+    asked = rig.enqueue("poison")
+    rig.until(lambda: rig.ledger.entries("H", asked), "another is")
     waiting = rig.enqueue("poison")
     rig.until(lambda: rig.job(waiting).state is State.DEAD, "it is dead")
     os.kill(pool.pid, signal.SIGKILL)
