@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from batchq.config import Settings
 from batchq.job import Buried, Claim, Completed, NewJob, pack_error, pack_row
 from batchq.store import Store
 from batchq.stores import open_store
+from tests.servers import Servers, flavours
 
 #: A call that takes longer hangs.
 DEADLINE_S = 30
@@ -71,6 +73,17 @@ Run = Callable[..., Ran]
 def url(tmp_path: Path) -> str:
     """A spool of this test."""
     return f"spool:{tmp_path / 'spool'}"
+
+
+@pytest.fixture(params=("spool", *flavours()))
+def any_url(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> str:
+    """A spool of this test, and then an empty Redis."""
+    if request.param == "spool":
+        return f"spool:{tmp_path / 'spool'}"
+    url = f"{servers.get(request.param).url.removesuffix('/0')}/5"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from batchq import __version__
 from batchq.cli.group import COMMANDS, cli
 
-from .conftest import Run, Scene, environment
+from .conftest import Run, environment
 
 
 def test_help_imports_nothing_heavy(run: Run) -> None:
@@ -63,28 +63,6 @@ def test_completion(run: Run, shell: str) -> None:
     env = {"_BATCHQ_COMPLETE": f"{shell}_complete", "COMP_WORDS": words[0], "COMP_CWORD": words[1]}
     found = run(env=env).ended(0).out
     assert all(name in found for name in ("dead", "doctor", "demo"))
-
-
-QUESTIONS = {
-    "What is slow now?": ["workers"],
-    "Which handler fails most?": ["dead", "--retrying"],
-    "On which host?": ["dead", "--by", "host", "--since", "1h"],
-    "What waits longest?": ["status"],
-    "What is due in the next hour?": ["jobs", "--due", "1h"],
-    "Why did that job die?": ["show", "d"],
-    "How far is the import?": ["imports"],
-    "Is the spool empty?": ["spool", "status"],
-}
-
-
-def test_the_help_answers_questions(run: Run, scene: Scene) -> None:
-    """Each question of an operator stands in the help, with a command that runs."""
-    scene.dead("d")
-    text = run("--help").ended(0).out
-    for question, command in QUESTIONS.items():
-        [line] = [line for line in text.splitlines() if question in line]
-        assert f"batchq {' '.join(command).replace(' d', ' ID') if command[0] == 'show' else ' '.join(command)}" in line
-        run(*command).ended(0)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -13,7 +13,7 @@ import redis
 from batchq.config import Settings
 from batchq.stores import open_store
 from tests.process.rig import until
-from tests.servers import Server, Servers, flavours
+from tests.servers import Server, flavours
 
 from .conftest import BATCHQ, Run, Scene, environment
 from .terminal import Terminal
@@ -21,15 +21,10 @@ from .terminal import Terminal
 ON, OFF = b"\x1b[?1049h", b"\x1b[?1049l"
 
 
-@pytest.fixture(params=("spool", *flavours()))
-def url(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> str:
+@pytest.fixture
+def url(any_url: str) -> str:
     """Both kinds of store."""
-    if request.param == "spool":
-        return f"spool:{tmp_path / 'spool'}"
-    url = f"{servers.get(request.param).url.removesuffix('/0')}/5"
-    with redis.Redis.from_url(url) as client:
-        client.flushdb()
-    return url
+    return any_url
 
 
 @contextmanager
