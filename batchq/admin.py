@@ -143,7 +143,7 @@ def read_stats(store: Store, url: str, *, since_ms: int, spool: dict[str, Any]) 
                 "totals": stats.totals,
                 "oldest_pending_age_ms": stats.oldest_pending_age_ms,
             }
-            circuits = [gate._asdict() for gate in store.gates(name) if gate.phase != "closed"]
+            circuits = [gate._asdict() for gate in store.gates(name, closed=False)]
             if circuits:
                 out["queues"][name]["circuits"] = circuits
         for master in store.masters():

@@ -641,11 +641,12 @@ class MemoryStore(Store):
         with self._lock:
             gates.mend(_Hall(*self._at(queue)), gate)
 
-    def gates(self, queue: str) -> list[GateState]:
+    def gates(self, queue: str, *, closed: bool = True) -> list[GateState]:
         with self._lock:
             q, _ = self._at(queue)
             at = [name for name, _ in q.waiters]
-            return [gates.state_of(door, at.count(name)) for name, door in sorted(q.doors.items())]
+            shown = [one for one in sorted(q.doors.items()) if closed or one[1].phase != "closed"]
+            return [gates.state_of(door, at.count(name)) for name, door in shown]
 
     def exchange(
         self, queue: str, worker: str, outcomes: Sequence[Outcome], want: int, held: int, *, again: bool = False

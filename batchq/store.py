@@ -195,8 +195,9 @@ class Store(ABC):
         """Closes a gate by hand: jobs pass, and those that wait are called."""
 
     @abstractmethod
-    def gates(self, queue: str) -> list[GateState]:
-        """The gates of a queue at which anything is going on, by name."""
+    def gates(self, queue: str, *, closed: bool = True) -> list[GateState]:
+        """The gates of a queue at which anything is going on, by name; without `closed` those alone whose circuit is
+        not."""
 
     @abstractmethod
     def exchange(

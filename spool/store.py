@@ -142,8 +142,8 @@ class SpoolStore(Store):
     def mend(self, queue: str, gate: str) -> None:
         self._run(Flush.ACCEPTED, lambda tx: gates.mend(tx.book(queue), gate))
 
-    def gates(self, queue: str) -> list[GateState]:
-        return gates.states(self._ledger, queue)
+    def gates(self, queue: str, *, closed: bool = True) -> list[GateState]:
+        return [one for one in gates.states(self._ledger, queue) if closed or one.phase != "closed"]
 
     def exchange(
         self, queue: str, worker: str, outcomes: Sequence[Outcome], want: int, held: int, *, again: bool = False

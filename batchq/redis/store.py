@@ -666,10 +666,10 @@ class RedisStore(Store):
     def mend(self, queue: str, gate: str) -> None:
         self._turn("mend", queue, gate)
 
-    def gates(self, queue: str) -> list[GateState]:
+    def gates(self, queue: str, *, closed: bool = True) -> list[GateState]:
         flat = self._run(("HGETALL", self._of(queue, "gates")))[0]
         pairs = ((flat[i], flat[i + 1]) for i in range(0, len(flat), 2))
-        told = {name: text.decode().split() for name, text in pairs}
+        told = {name: text.decode().split() for name, text in pairs if closed or not text.startswith(b"closed ")}
         if not told:
             return []
         key = self._of(queue, "waiters")

@@ -26,3 +26,13 @@ def test_nobody_passes_until_its_time_is_over(store: Store, clock: Ground) -> No
     store.promote(Q)
     assert ids(passing(store, HOST)) == ["a"]
     assert read(store, "b").attempt == 0
+
+
+def test_open_ones_can_be_asked_for_alone(store: Store) -> None:
+    """What is looked at again and again reads nothing of the thousands that are closed."""
+    enlist(store)
+    put(store, "a")
+    assert ids(passing(store, Gate("busy", limit=1))) == ["a"]
+    store.trip(Q, "host", 60_000)
+    assert [one.name for one in store.gates(Q)] == ["busy", "host"]
+    assert [one.name for one in store.gates(Q, closed=False)] == ["host"]
