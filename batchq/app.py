@@ -52,7 +52,7 @@ from batchq.registry import (
     make_spec,
 )
 from batchq.selection import Selection
-from batchq.store import MAX_BYTES, MAX_JOBS, Store
+from batchq.store import MAX_BYTES, MAX_JOBS, Sent, Store
 from batchq.tally import BatchStats
 
 if TYPE_CHECKING:
@@ -377,12 +377,14 @@ class App:
             check_fire(self.clock.now_us() // 1000 + ms, "delay")
         return ms
 
-    def send(self, queue: str, jobs: Sequence[NewJob], when_full: str | int | None = None) -> tuple[list[bool], bool]:
+    def send(
+        self, queue: str, jobs: Sequence[NewJob], when_full: str | int | None = None, sent: Sent | None = None
+    ) -> tuple[list[bool], bool]:
         """Hands at most one step of jobs to the store: which of them are new, and whether they went to the fallback
-        spool, where nobody knows yet."""
+        spool, where nobody knows yet. `sent`: they are on their way already, by `_send_ahead`."""
         store = self.store
         batch, most = _batch.get(), self.settings.pending_limit(queue) if self.is_bounded else 0
-        if most or batch is not None:
+        if sent is None and (most or batch is not None):
             words = sending.send(
                 store,
                 self._fallback,
@@ -394,8 +396,10 @@ class App:
                 pause_s=self.pause_s,
                 monotonic=self.clock.monotonic,
             )
+        elif self._fallback is not None:
+            words = self._fallback.enqueue(queue, jobs, sent=sent)
         else:
-            words = store.enqueue(queue, jobs) if self._fallback is None else self._fallback.enqueue(queue, jobs)
+            words = store.enqueue(queue, jobs) if sent is None else sent.words()
         if words is None:
             return [True] * len(jobs), True
         created = [word is not Word.KNOWN for word in words]
@@ -432,20 +436,51 @@ class App:
         """Hands over any number of jobs, a step at a time. See `Call.enqueue_many`."""
         sums = [0, 0, 0]
         kept: list[str] = []
+        #: A step that is on its way while the next is made.
+        ahead: tuple[list[NewJob], Sent] | None = None
+
+        def take(chunk: list[NewJob], sent: Sent | None) -> None:
+            nonlocal ahead
+            ahead = None
+            created, spooled = self.send(queue, chunk, when_full, sent)
+            new = sum(created)
+            sums[0] += new
+            sums[1] += len(created) - new
+            sums[2] += new if spooled else 0
+            if ids:
+                kept.extend(job.id for job in chunk)
+
         try:
-            for chunk in _chunks(jobs, self.settings.pending_limit(queue) or MAX_JOBS):
-                created, spooled = self.send(queue, chunk, when_full)
-                new = sum(created)
-                sums[0] += new
-                sums[1] += len(created) - new
-                sums[2] += new if spooled else 0
-                if ids:
-                    kept += [job.id for job in chunk]
+            try:
+                for chunk in _chunks(jobs, self.settings.pending_limit(queue) or MAX_JOBS):
+                    if ahead is not None:
+                        take(*ahead)
+                    if (sent := self._send_ahead(queue, chunk)) is not None:
+                        ahead = chunk, sent
+                    else:
+                        take(chunk, None)
+            except Exception:
+                # The iterable's: what came before is enqueued.
+                if ahead is not None:
+                    take(*ahead)
+                raise
+            if ahead is not None:
+                take(*ahead)
         except Exception as error:
             error.add_note(f"enqueue_many: the first {sums[0] + sums[1]} jobs are enqueued surely")
             raise
+        finally:
+            if ahead is not None:
+                # A signal's exception: nobody will ask.
+                ahead[1].drop()
         created_sum, known, spooled_sum = sums
         return Enqueued(created_sum, known, spooled_sum, tuple(kept) if ids else None)
+
+    def _send_ahead(self, queue: str, jobs: Sequence[NewJob]) -> Sent | None:
+        """A step that no batch counts and no limit holds up; None where it is to be sent in the ordinary way."""
+        if self.is_bounded or _batch.get() is not None:
+            return None
+        return self.store.send_ahead(queue, jobs)
 
     # -- batches --------------------------------------------------------------------------------------------------
 

@@ -89,6 +89,18 @@ class Waiter(Protocol):
     def close(self) -> None: ...
 
 
+class Sent(Protocol):
+    """A step of jobs that is on its way to a store."""
+
+    def words(self) -> list[Word]:
+        """Waits for the answer, once. What `enqueue` would have answered, or raised."""
+        ...
+
+    def drop(self) -> None:
+        """Nobody will ask for the answer. The step may be done or not."""
+        ...
+
+
 class Ingested(NamedTuple):
     """What a sweep of an inbox took: files, the jobs in them, and how many files were moved aside."""
 
@@ -134,6 +146,11 @@ class Store(ABC):
         With `max_pending` QueueFull is raised, nothing changed and the mark not set, where more would be pending then;
         a step that alone is larger is taken by an empty queue. ConfigError for a batch that takes no more jobs.
         """
+
+    def send_ahead(self, queue: str, jobs: Sequence[NewJob]) -> Sent | None:
+        """`enqueue` of at most one step without waiting for the answer, so that the next can be made meanwhile. None
+        where nothing is gained by that, or where it can't be done now: call `enqueue` then."""
+        return None
 
     @abstractmethod
     def register(self, queue: str, worker: str, lease_ms: int) -> Word:

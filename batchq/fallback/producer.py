@@ -20,7 +20,7 @@ from batchq.job import Mark, NewJob
 from batchq.lifecycle import Word
 from batchq.redis.outage import Outage
 from batchq.redis.store import RedisStore
-from batchq.store import Limits
+from batchq.store import Limits, Sent
 
 if TYPE_CHECKING:
     from batchq.fallback.forward import Forwarder
@@ -84,14 +84,23 @@ class Fallback:
         self._forwarder: Forwarder | None = None
 
     def enqueue(
-        self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None, *, max_pending: int = 0
+        self,
+        queue: str,
+        jobs: Sequence[NewJob],
+        mark: Mark | None = None,
+        *,
+        max_pending: int = 0,
+        sent: Sent | None = None,
     ) -> list[Word] | None:
-        """At most one step of jobs. None where they wait in the spool now.
+        """At most one step of jobs. None where they wait in the spool now. `sent`: they are on their way already.
 
         Raises StoreUnavailable or StoreFull where neither takes them, QueueFull with `max_pending`.
         """
         try:
-            words = self._store.enqueue(queue, jobs, mark, max_pending=max_pending)
+            if sent is not None:
+                words = sent.words()
+            else:
+                words = self._store.enqueue(queue, jobs, mark, max_pending=max_pending)
         except (StoreUnavailable, StoreFull) as error:
             self._spool(queue, jobs, error)
             outage = self._store.outage

@@ -82,6 +82,30 @@ class Links:
         self.outage.renew_after_fork()
         self.forget()
 
+    def lend(self) -> Link | None:
+        """An open link for a call whose answer is waited for later; `take_back` is its end. None where there is none,
+        and while the server is away."""
+        if os.getpid() != self._pid or self.outage.since is not None or not self._idle:
+            return None
+        link = self._idle.pop()
+        if not link.is_open:
+            self._idle.append(link)
+            return None
+        self.begin_call(link)
+        return link
+
+    def begin_call(self, link: Link) -> None:
+        """From now on it has as long as a call has."""
+        if self.patience_s is not None:
+            link.until = monotonic() + self.call_s
+
+    def take_back(self, link: Link, *, broken: bool) -> None:
+        """`broken`: its call may still arrive late, and what comes after it must not share its lane."""
+        if broken:
+            link.new_lane()
+        link.until = FOR_EVER
+        self._idle.append(link)
+
     def run(self, exchange: Callable[[Link, bool], list[Reply]], *, writes: bool = True) -> list[Reply]:
         """Runs one exchange on a link, again after a failure of the connection while patience lasts.
 
@@ -93,8 +117,8 @@ class Links:
             link = self._idle.pop()
         except IndexError:
             link = self.new()
-        if self.patience_s is not None:
-            link.until = monotonic() + self.call_s
+        self.begin_call(link)
+        failed = False
         try:
             probed = self.fails_fast and self.outage.since is not None
             if probed:
@@ -109,12 +133,10 @@ class Links:
                 self.outage.end()
             return replies
         except BaseException:
-            # The call may still arrive late: what comes after it must not share its lane.
-            link.new_lane()
+            failed = True
             raise
         finally:
-            link.until = FOR_EVER
-            self._idle.append(link)
+            self.take_back(link, broken=failed)
 
     def _insist(
         self,

@@ -52,8 +52,8 @@ class Link:
             packed = b"".join(map(pack, commands))
             sent = True
             wire.send(packed)
-            replies: list[Reply] = []
-            for _ in commands:
+            replies = [wire.read()] if commands else []
+            while len(replies) < len(commands):
                 if self.until != FOR_EVER:
                     self._limit(wire)
                 replies.append(wire.read())

@@ -17,6 +17,9 @@ from batchq.errors import InternalError
 
 Arg = str | bytes | int
 
+#: Calls (a script on a queue) whose keys are remembered.
+_CALLS_KEPT = 1024
+
 _INCLUDE = re.compile(r"^--! include (\w+)\n", re.MULTILINE)
 _KEY = re.compile(r"^--\s+(?:KEYS\s+)?(\d+)\s+(\w+)\s+(?:LIST|SET|ZSET|HASH|STRING)\b", re.MULTILINE)
 _REST = re.compile(r"^--\s+(?:KEYS\s+)?(\d+)\.\.\s+(\w+)\s+(?:LIST|SET|ZSET|HASH|STRING)\b", re.MULTILINE)
@@ -46,6 +49,19 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        self._of_calls: dict[tuple[str, str], tuple[list[str], int]] = {}
+
+    def of_call(self, script: Script, queue: str) -> tuple[list[str], int]:
+        """The keys of a call of that script, and the place of the one that has an owner (-1: none has). They are the
+        same for each call: a list not to be changed."""
+        found = self._of_calls.get((script.sha, queue))
+        if found is None:
+            if len(self._of_calls) >= _CALLS_KEPT:
+                self._of_calls.clear()
+            owned = [place for place, key in enumerate(script.keys) if key in ("active", "mark")]
+            found = [self.of(queue, key) for key in script.keys], owned[0] if owned else -1
+            self._of_calls[script.sha, queue] = found
+        return found
 
     def of(self, queue: str, name: str, owner: str = "") -> str:
         """The key of that name; `owner` is the worker of `active`, the lane of `mark`."""
@@ -140,6 +156,10 @@ def call(
     script: Script, keys: Keys, queue: str, argv: Iterable[Arg], *, owner: str = "", each: Sequence[str] = ()
 ) -> tuple[Arg, ...]:
     """The EVALSHA of a script. `owner` is the worker or the lane, `each` the workers whose active sets come behind."""
-    names = [keys.of(queue, key, owner if key in ("active", "mark") else "") for key in script.keys]
-    names += [keys.of(queue, script.each, worker) for worker in each]
+    names, owned = keys.of_call(script, queue)
+    if owner and owned >= 0:
+        names = names.copy()
+        names[owned] = keys.of(queue, script.keys[owned], owner)
+    if each:
+        names = [*names, *(keys.of(queue, script.each, worker) for worker in each)]
     return ("EVALSHA", script.sha, len(names), *names, *argv)

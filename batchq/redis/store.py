@@ -46,6 +46,7 @@ from batchq.job import (
     Snoozed,
 )
 from batchq.lifecycle import TOTALS, State, Word
+from batchq.redis.ahead import SentAhead
 from batchq.redis.connect import Links
 from batchq.redis.dial import dialer_for
 from batchq.redis.link import Link
@@ -427,6 +428,22 @@ class RedisStore(Store):
         except QueueFull as error:
             error.mark = used if tries > 1 else None
             raise
+
+    def send_ahead(self, queue: str, jobs: Sequence[NewJob]) -> SentAhead | None:
+        link = None if self._announcement(queue) else self._links.lend()
+        if link is None:
+            return None
+        link.calls += 1
+        mark = Mark(link.lane, link.calls)
+        sent = SentAhead(
+            self._links,
+            link,
+            mark,
+            lambda reply: _enqueued(queue, jobs, reply),
+            lambda: self._enqueue(queue, jobs, mark, 0),
+        )
+        sent.send(self._eval("enqueue", queue, [mark.call, *self._pack_jobs(jobs)], mark.lane))
+        return sent
 
     def forward(
         self, calls: Sequence[Parcelled], max_pending: Callable[[str], int] = lambda queue: 0
