@@ -42,7 +42,8 @@ def raise_for(error: ErrorReply, where: str, met_by: str = "") -> NoReturn:
             f"redis at {where} is out of memory (maxmemory): nothing was enqueued; "
             "raise maxmemory or let the workers catch up"
         ) from error
-    if code in _DENIED:
+    # Of who has not said who he is no long command is read: that is told, in these words, instead of NOAUTH.
+    if code in _DENIED or "Protocol error: unauthenticated" in text:
         raise Unreached(f"redis at {where}: {text}; check the user and password of the url", denied=True) from error
     if code == "NOPERM" or "ACL failure in script" in text or "user executing the script can't" in text:
         what = f"{text} (command {met_by})" if met_by and met_by not in text.lower() else text

@@ -26,7 +26,7 @@ class Size(NamedTuple):
     within_s: float
 
 
-SHORT = Size(3_000, 0.3, 8, 60)
+SHORT = Size(3_000, 0.3, 8, 100)
 FULL = Size(20_000, 1.0, 20, 600)
 SIZES = [
     pytest.param(SHORT, id="short"),

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 from batchq.gates import Admission, Gate
 from batchq.job import (
     Buried,
@@ -27,6 +29,7 @@ from batchq.tally import NewBatch
 Q = "mail"
 LEASE_MS = 60_000
 HOUR_MS = 3_600_000
+PATIENCE_S = 20.0
 #: All pass it.
 GATE = Gate("all", limit=9, rate=99, period_ms=HOUR_MS, threshold=9, reset_ms=HOUR_MS)
 ERROR = pack_error("ValueError", "no", attempt=1, at_ms=1)
@@ -85,13 +88,12 @@ def _outcome(claim: Claim, doomed: str) -> Outcome:
 def _until_done(worker: MiniWorker, ids: set[str], want: int = 2, doomed: str = "") -> None:
     """Until these were settled once more; the doomed one is buried."""
     left = set(ids)
-    for _ in range(200):
+    deadline = monotonic() + PATIENCE_S
+    while left or worker.finished:
         claims = worker.turn(want)
         worker.finished += [_outcome(claim, doomed) for claim in claims]
         left -= {claim.id for claim in claims}
-        if not left and not worker.finished:
-            return
-    raise AssertionError(f"{left} never came")
+        assert monotonic() < deadline, f"{left} never came"
 
 
 def drive(store: Store) -> None:
@@ -114,13 +116,11 @@ def drive(store: Store) -> None:
     store.enqueue(Q, [_job("f")])
     lost = MiniWorker(store, "w2")
     lost.register()
-    for _ in range(50):
-        if lost.turn(1):
-            break
+    deadline = monotonic() + PATIENCE_S
+    while not lost.turn(1):
         # A late claim may have given it to the first one, which hands it back when it hears of it.
         worker.turn(0)
-    else:
-        raise AssertionError("f never came")
+        assert monotonic() < deadline, "f never came"
     sealed = store.seal(Q, "w2")
     store.reap(Q, "w2", [Lost(claim, HOUR_MS, 10, ERROR) for claim in sealed.claims])
     assert store.begin(Q, NewBatch("letters")) in (Word.OK, Word.KNOWN)

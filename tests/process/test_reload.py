@@ -64,7 +64,7 @@ def reload(rig: Rig, pool: Pool, times: int = 1) -> None:
     """One more, until all workers are of the new generation."""
     before = len(pool.lines("reloaded"))
     pool.send(signal.SIGHUP)
-    rig.until(lambda: len(pool.lines("reloaded")) >= before + times, "it has reloaded", within=20)
+    rig.until(lambda: len(pool.lines("reloaded")) >= before + times, "it has reloaded", within=60)
 
 
 def test_reload_runs_new_code_and_leaves_running_jobs_alone(rig: Rig) -> None:
