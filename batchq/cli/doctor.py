@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from batchq.cli.endings import DONE, FAILED
-from batchq.cli.output import Column, Table, json_line, write
+from batchq.cli.output import Column, Table, json_line, on_terminal, write
 from batchq.cli.params import load, reach, reaches_store, takes_json
 from batchq.errors import AppError, ConfigError
 
@@ -37,11 +37,28 @@ def doctor(app: str | None, as_json: bool, url: str | None, prefix: str | None) 
         for one in findings:
             json_line(one._asdict(), indent=False)
     else:
-        table = Table(Column(""), Column("ABOUT"), Column("FOUND", fold=True), Column("WHAT TO DO", fold=True))
-        table.page((_MARKS[one.level], one.about, one.text, one.advice) for one in findings)
+        _print(findings)
         bad, look = (sum(one.level == level for one in findings) for level in ("bad", "warn"))
         write(f"\n{bad} bad, {look} to look at, {len(findings) - bad - look} well\n")
     return FAILED if any(one.level == "bad" for one in findings) else DONE
+
+
+def _print(findings: list[Finding]) -> None:
+    mark, about, found = Column("", whole=True), Column("ABOUT", whole=True), Column("FOUND", fold=True)
+    if not on_terminal():
+        rows = [(_MARKS[one.level], one.about, one.text, one.advice) for one in findings]
+        Table(mark, about, found, Column("WHAT TO DO")).page(rows)
+        return
+    # Sentences have the whole width: what to do stands below what was found.
+    lines = [
+        line
+        for one in findings
+        for line in (
+            (_MARKS[one.level], one.about, one.text),
+            *([("", "", f"-> {one.advice}")] if one.advice else []),
+        )
+    ]
+    Table(mark, about, found).page(lines)
 
 
 def _examine(spec: str | None, url: str | None, prefix: str | None) -> list[Finding]:

@@ -176,7 +176,16 @@ class Table:
 
 
 #: Words that a terminal shows in colour.
-_STYLES = {"dead": "red", "paused": "yellow", "active": "cyan", "completed": "green", "failed": "red", "ok": "green"}
+_STYLES = {
+    "dead": "red",
+    "failed": "red",
+    "BAD": "bold red",
+    "paused": "yellow",
+    "look": "yellow",
+    "active": "cyan",
+    "completed": "green",
+    "ok": "green",
+}
 
 
 def fields(pairs: Iterable[tuple[str, str]]) -> None:

@@ -172,12 +172,12 @@ def _queue_columns(columns: int) -> tuple[list[tuple[str, int]], int]:
     """Those that fit, and the width of the name."""
     chosen = list(_QUEUE_COLUMNS)
     for extra in _WIDE_COLUMNS:
-        if sum(width + 1 for _, width in [*chosen, extra]) + 24 <= columns:
+        if _width([*chosen, extra]) + 24 <= columns:
             chosen.append(extra)
     for title in _FIRST_TO_GO:
-        if sum(width + 1 for _, width in chosen) + 10 > columns:
+        if _width(chosen) + 10 > columns:
             chosen = [column for column in chosen if column[0] != title]
-    return chosen, max(8, columns - sum(width + 1 for _, width in chosen))
+    return chosen, max(8, columns - _width(chosen))
 
 
 def _queue_titles(columns: int, first: str) -> Text:
@@ -215,7 +215,14 @@ def _queue(one: Queue, columns: int, now: float, *, selected: bool, stale: float
     return row(cells, "reverse" if selected else "dim" if stale is not None else "")
 
 
-_WORKER_COLUMNS = (("PID", 7), ("STATE", 8), ("TIME", 6), ("RSS", 6), ("CPU", 5))
+#: From the right they give room to what is named beside them.
+_WORKER_COLUMNS = (("PID", 7), ("TIME", 6), ("STATE", 8), ("RSS", 6), ("CPU", 5))
+#: Columns for host, handler and job.
+_LEAST_NAMES = 26
+
+
+def _width(shown: Iterable[tuple[str, int]]) -> int:
+    return sum(width + 1 for _, width in shown)
 
 
 def _workers(known: Known, workers: Sequence[dict[str, Any]], columns: int, rows: int, now: float) -> list[Text]:
@@ -229,16 +236,19 @@ def _workers(known: Known, workers: Sequence[dict[str, Any]], columns: int, rows
     lines = [Text(title, style="bold")]
     if not workers or rows < 3:
         return lines
-    fixed = sum(width + 1 for _, width in _WORKER_COLUMNS)
-    left = columns - fixed
+    shown = list(_WORKER_COLUMNS)
+    while len(shown) > 2 and columns - _width(shown) < _LEAST_NAMES:
+        shown.pop()
+    left = columns - _width(shown)
     # No wider than what stands there: the rest is for the ids of the jobs.
     host = _needed(workers, "host", max(8, left // 4))
     handler = max(7, _needed(workers, "handler", max(10, left // 3)))
     job = max(6, left - host - handler - 2)
-    titles = [cell("HOST", host), *(cell(name, width, right=True) for name, width in _WORKER_COLUMNS)]
+    titles = [cell("HOST", host), *(cell(name, width, right=True) for name, width in shown)]
     lines.append(row([*titles, cell("HANDLER", handler), cell("JOB", job)], "bold"))
     room = rows - 2
-    lines += [_worker(one, host, handler, job) for one in workers[: room if len(workers) <= room else room - 1]]
+    some = workers[: room if len(workers) <= room else room - 1]
+    lines += [_worker(one, shown, host, handler, job) for one in some]
     if len(workers) > room:
         lines.append(Text(f"... and {len(workers) - room + 1} more", style="dim"))
     return lines
@@ -248,7 +258,7 @@ def _needed(workers: Sequence[dict[str, Any]], name: str, most: int) -> int:
     return min(most, max(len(name), *(len(str(worker.get(name) or "")) for worker in workers)))
 
 
-def _worker(worker: dict[str, Any], host: int, handler: int, job: int) -> Text:
+def _worker(worker: dict[str, Any], shown: Sequence[tuple[str, int]], host: int, handler: int, job: int) -> Text:
     busy = bool(worker.get("job"))
     cpu = worker.get("cpu")
     values = {
@@ -260,7 +270,7 @@ def _worker(worker: dict[str, Any], host: int, handler: int, job: int) -> Text:
     }
     cells = [
         cell(str(worker.get("host", "?")), host),
-        *(cell(values[name], width, right=True) for name, width in _WORKER_COLUMNS),
+        *(cell(values[name], width, right=True) for name, width in shown),
     ]
     named = [str(worker.get(name) or "-") for name in ("handler", "job")]
     return row([*cells, cell(named[0], handler, style="cyan" if busy else ""), cell(named[1], job)])

@@ -58,6 +58,7 @@ def test_no_row_of_a_table_wraps(scene: Scene, url: str, here: Path, columns: in
         "dead",
         "dead --by job",
         "dead --by host",
+        "doctor",
         "config",
         "gates",
         "spool ls",

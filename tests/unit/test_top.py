@@ -68,6 +68,9 @@ def test_what_is_drawn() -> None:
     assert title == "3 workers, 3 busy, on 1 host"
     pids = [line.split()[1] for line in text[text.index(title) + 2 : -1] if line.strip()]
     assert pids == ["2", "1", "0"]
+    narrow = "\n".join(line.plain for line in screen(looked, View(), 47, 24, 3.0))
+    assert "HANDLER" in narrow, "names have room before CPU and memory have"
+    assert "CPU" not in narrow
     assert count(999_999) == "999999"
     assert (count(12_345), count(1_234_567), count(10**12)) == ("12,345", "1.23M", "1T")
 
