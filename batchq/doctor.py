@@ -99,7 +99,9 @@ def _store(store: Store, settings: Settings) -> Iterator[Finding]:
     middle = statistics.median(took)
     slow: Level = "bad" if middle > TOO_SLOW_MS else "warn" if middle > SLOW_MS else "ok"
     advice = "move the pool nearer to the store, or find what loads it" if slow != "ok" else ""
-    yield Finding(slow, "store", f"{info.version} at {info.url} answers in {middle:.1f} ms", advice)
+    yield Finding(
+        slow, "store", f"{info.version} at {info.url} answers in {middle:.{1 if middle >= 1 else 2}f} ms", advice
+    )
     skew = abs(there - here)
     if skew > SKEW_MS:
         level: Level = "bad" if skew > WRONG_CLOCK_MS else "warn"

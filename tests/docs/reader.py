@@ -96,7 +96,7 @@ class Reader:
         elif block.kind == "sh":
             beside = len(self._serving)
             for line in commands(block._replace(text=text)):
-                self._type(line, f"line {block.line}")
+                self.type(line, f"line {block.line}")
             while len(self._serving) > beside:
                 self._end(*self._serving.pop())
 
@@ -125,7 +125,7 @@ class Reader:
                 self._beside.append(name)
                 self._serve(f"batchq start -n 1 {name}", "info started", (0,))
 
-    def _type(self, line: str, where: str) -> None:
+    def type(self, line: str, where: str = "") -> None:
         """One command. What it says to later ones (`export`) is kept."""
         if line.startswith("pip install"):
             self._check_extra(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import shlex
 import sys
@@ -22,6 +23,7 @@ from tests.cli.conftest import Run
 from tests.cli.conftest import here as here
 from tests.cli.conftest import run as run
 from tests.cli.conftest import url as url
+from tests.process.rig import until
 from tests.servers import Servers, flavours, free_port
 from tests.webhooks.receiver import Receiver
 
@@ -115,8 +117,8 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path, server: str, monke
                 reader.finish()
                 with reader.on(server):
                     reader.read(block)
-            reader.finish()
             CHECKS.get(name_of(page), lambda reader, receiver: None)(reader, receiver)
+            reader.finish()
     finally:
         for name in set(sys.modules) - before:
             if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
@@ -145,6 +147,14 @@ def check_batches(reader: Reader, receiver: Receiver) -> None:
     """Three jobs, all of them well; the callback was called."""
     stats = reader.namespace["batch"].progress()
     assert (stats.total, stats.completed) == (3, 3)
+
+    def workers() -> list[dict[str, Any]]:
+        reader.type("batchq status --json")
+        return list(json.loads(reader.told["batchq status --json"])["workers"])
+
+    # A pool is at work here: what it says of a worker is what the reference has.
+    [documented] = json.loads(next(blocks(DOCS / "reference" / "status.md", "json")).text)["workers"]
+    assert set(until(workers, "its master has told of its worker")[0]) == set(documented)
 
 
 def check_import(reader: Reader, receiver: Receiver) -> None:
@@ -239,8 +249,6 @@ def _keys(value: Any) -> Any:
 
 def test_the_documented_status_is_the_real_one(run: Run, url: str) -> None:
     """The keys in the reference are those that status gives, no more and no fewer."""
-    import json
-
     [block] = blocks(DOCS / "reference" / "status.md", "json")
     documented = json.loads(block.text)
     run("enqueue", "deliver").ended(0)
