@@ -90,6 +90,7 @@ def server(servers: Servers) -> Iterator[str]:
         client.flushdb()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", LIVE, ids=name_of)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block in its order: files are written, code runs, commands end well, what serves comes up and ends."""
