@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from batchq.clock import SYSTEM, Clock
 from batchq.errors import BatchqError, StoreCorrupt, StoreUnavailable
-from batchq.spool import ballast, faults, fs, wake, writelock
+from batchq.spool import ballast, faults, fs, wake, wal, writelock
 from batchq.spool.inbox import TMP_MS, Box
 from batchq.spool.layout import Layout, find, is_ours
-from batchq.spool.ledger import LONG_LOG_BYTES, Flush, Ledger
+from batchq.spool.ledger import Flush, Ledger
 from batchq.spool.schema import sql, whole
 from batchq.store import Limits
 
@@ -203,7 +203,7 @@ class Checker:
 
     def _ledger(self) -> None:
         log_bytes = fs.size_of(self.layout.wal)
-        if log_bytes > LONG_LOG_BYTES:
+        if log_bytes > wal.LONG_BYTES:
             found = writelock.holders(self.layout.at("queue.db-shm"), "POSIX")
             readers = ", ".join(map(str, found)) or "nobody to be seen"
             self._say(Level.FAULT, f"queue.db-wal: {log_bytes >> 20} MiB, somebody reads for long: {readers}; end that")

@@ -19,23 +19,15 @@ from typing import Any, Literal, NoReturn, TypeVar
 from batchq import log
 from batchq.clock import Clock
 from batchq.errors import InternalError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
-from batchq.spool import ballast, fs, opening, wake, writelock
+from batchq.spool import ballast, fs, opening, wake, wal, writelock
 from batchq.spool.layout import Layout, find, prepare
 from batchq.spool.schema import TALLY, USER_VERSION, sql
+from batchq.spool.wal import Wal
 from batchq.spool.writelock import WriteLock
 
 Durability = Literal["power", "strict", "process"]
 Row = tuple[Any, ...]
 T = TypeVar("T")
-
-#: The log is moved into the database when more of it is in use: half of the ballast, so that on a full disk the room
-#: which that gives takes it. It is looked at after so many commits, or changed rows.
-_LOG_BYTES = 4 << 20
-_LOOK_EVERY, _LOOK_ROWS = 16, 500
-#: Somebody reads in one transaction for so long that the log can't begin anew: said, and then enqueue is refused.
-LONG_LOG_BYTES = 64 << 20
-_LOG_MOST_BYTES = 1 << 30
-_TELL_S = 60.0
 
 
 class Flush(IntEnum):
@@ -124,16 +116,9 @@ class Ledger:
         self._gate = WriteLock(self.layout.gate)
         self._pid = os.getpid()
         self._writing = False
-        self._commits = 0
-        #: Rows that the connection had changed at the last look.
-        self._looked = 0
-        #: Guards what follows. Taken after `lock`, never before it.
-        self._log_lock = threading.RLock()
-        self._log = fs.Log(self.layout.wal)
-        self._flushed = 0
+        self._wal = Wal(self.layout, clock)
         self._broken = False
         self._room_until = 0.0
-        self._tell_at = 0.0
         with self.lock:
             self._opened()
         _LEDGERS.add(self)
@@ -165,7 +150,7 @@ class Ledger:
                 fs.passed("T3")
                 db.execute("COMMIT")
                 fs.passed("T4")
-                self._commits = commit = self._commits + 1
+                commit = self._wal.committed()
                 rows = db.total_changes
             except sqlite3.Error as error:
                 self._failed(db, error)
@@ -183,9 +168,8 @@ class Ledger:
                 wake.push(self.layout, "timer", book.queue)
         if flush >= self._least:
             self._harden(commit)
-        if not commit % _LOOK_EVERY or rows - self._looked >= _LOOK_ROWS:
-            self._looked = rows
-            self._shorten(commit)
+        if self._wal.claim(commit, rows):
+            self._move_log(commit)
 
     def run(self, flush: Flush, move: Callable[[Tx], T]) -> T:
         """A move that must go on when the disk is full: it may use the ballast."""
@@ -196,7 +180,7 @@ class Ledger:
             if ballast.drop(self.layout):
                 with self.alone() as db:
                     # While there is room for it: what is left would be too little later.
-                    _empty_log(db)
+                    wal.empty(db)
         with self.write(flush) as tx:
             return move(tx)
 
@@ -279,12 +263,7 @@ class Ledger:
                 f"spool: {self.layout.root}: expected at least {least >> 20} MiB free, found {free >> 20}; "
                 "make room or work the queue off: claims go on"
             )
-        log_bytes = fs.size_of(self.layout.wal)
-        if log_bytes > _LOG_MOST_BYTES:
-            raise StoreFull(
-                f"spool: {self.layout.wal}: expected at most {_LOG_MOST_BYTES >> 20} MiB, found {log_bytes >> 20}, for "
-                f"somebody reads in one transaction: {self._readers()}; end that, claims go on"
-            )
+        self._wal.check_room()
         self._room_until = now + 1.0
 
     def _failed(self, db: sqlite3.Connection, error: sqlite3.Error) -> NoReturn:
@@ -297,7 +276,7 @@ class Ledger:
         if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
             # What the log holds twice over is given back: the next attempt may find room.
             if self._writing:
-                _empty_log(db)
+                wal.empty(db)
             raise StoreFull(f"spool: {where}: the disk is full ({error}); make room, then call again") from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise StoreUnavailable(
@@ -315,78 +294,35 @@ class Ledger:
             raise StoreUnavailable(f"spool: {where}: {error}; check the disk, the owner and the mode") from error
         raise InternalError(f"spool: {where}: {type(error).__name__}: {error}") from error
 
-    # -- flushes ---------------------------------------------------------------------------------------------------
+    # -- the log ---------------------------------------------------------------------------------------------------
 
     def _harden(self, commit: int) -> None:
-        """Returns when that commit outlives a power cut. One flush serves all threads that came before it began."""
-        with self._log_lock:
-            if self._flushed >= commit:
-                return
-            covers = self._commits
-            try:
-                self._log.flush()
-            except OSError as error:
-                # A second fsync would succeed and lie: the pages are marked clean.
-                self._log.close()
-                self._broken = True
-                raise StoreError(
-                    f"spool: {self.layout.wal}: could not be flushed ({error}); what was just enqueued may be lost "
-                    "by a power cut: enqueue it again under the same ids"
-                ) from error
-            self._flushed = covers
-
-    def _shorten(self, commit: int) -> None:
-        """Moves a long log into the database. Committed is committed: what can't be done now, a later one does."""
-        with self._log_lock:
-            if not self._is_to_be_shortened():
-                return
         try:
-            # SQLite flushes the log before it moves it: here nobody waits at the gate for that.
+            self._wal.harden(commit)
+        except StoreError:
+            self._broken = True
+            raise
+
+    def _move_log(self, commit: int) -> None:
+        """Of a long log that was claimed: flushed, then moved into the database behind the gate."""
+        try:
             self._harden(commit)
             with self.lock:
-                self._checkpoint_behind_the_gate()
+                db = self._db
+                if db is None or self._writing or self._broken:
+                    return
+                try:
+                    self._gate.lock()
+                    if self._gate.stands():
+                        self._wal.move(db)
+                finally:
+                    if self._gate.is_open:
+                        self._gate.unlock()
         except StoreError as error:
+            # The move itself is done, and promised no flush, or had its own.
             log.event("error", "flush_failed", error=str(error))
         finally:
-            with self._log_lock:
-                self._log.release()
-
-    def _is_to_be_shortened(self) -> bool:
-        try:
-            # One process is enough for that; but it may be stopped.
-            return self._log.is_longer(_LOG_BYTES) and (self._log.claim() or self._log.is_longer(2 * _LOG_BYTES))
-        except OSError:
-            return False
-
-    def _checkpoint_behind_the_gate(self) -> None:
-        db = self._db
-        if db is None or self._writing or self._broken:
-            return
-        try:
-            self._gate.lock()
-            if self._gate.stands():
-                self._checkpoint(db)
-        finally:
-            if self._gate.is_open:
-                self._gate.unlock()
-
-    def _checkpoint(self, db: sqlite3.Connection) -> None:
-        """Under the gate."""
-        with suppress(OSError), self._log_lock:
-            # Race: another was first.
-            if not self._log.is_longer(_LOG_BYTES):
-                return
-        with suppress(sqlite3.Error):
-            db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        now = self.clock.monotonic()
-        if fs.size_of(self.layout.wal) > LONG_LOG_BYTES and now >= self._tell_at:
-            self._tell_at = now + _TELL_S
-            log.event("warning", "log_grows", path=self.layout.wal, readers=self._readers())
-
-    def _readers(self) -> str:
-        """Who has the database open besides this process, most likely in a long transaction."""
-        found = [one for one in writelock.holders(self.layout.at("queue.db-shm"), "POSIX") if one.pid != os.getpid()]
-        return ", ".join(map(str, found)) or "nobody that can be seen"
+            self._wal.release()
 
     # -- the connection --------------------------------------------------------------------------------------------
 
@@ -409,7 +345,6 @@ class Ledger:
                 self._gate.open()
                 self._gate.lock_within(writelock.OPEN_S)
                 self._db = opening.connect(self.layout)
-                self._looked = 0
                 self._gate.unlock()
             except BaseException as error:
                 self._gate.close()
@@ -425,13 +360,11 @@ class Ledger:
         if db is not None:
             if self._gate.is_open:
                 self._gate.lock()
-                with suppress(sqlite3.Error):
-                    self._checkpoint(db)
+                self._wal.move(db)
             with suppress(sqlite3.Error):
                 db.close()
             self._gate.close()
-        with self._log_lock:
-            self._log.close()
+        self._wal.close()
 
     def close(self) -> None:
         """Closes. The next call opens again."""
@@ -455,17 +388,7 @@ class Ledger:
             _POISONED.add(self.layout.db)
         # Closed, not unlocked: the lock is shared with the parent, who may hold it.
         self._gate.close()
-        self._log.close()
-
-
-def _empty_log(db: sqlite3.Connection) -> None:
-    """Under the gate: moves the log into the database and gives its room back, as far as there is room for that and
-    readers allow. They are not waited for: all writers would wait too."""
-    with suppress(sqlite3.Error):
-        db.execute("PRAGMA busy_timeout=0")
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    with suppress(sqlite3.Error):
-        db.execute(f"PRAGMA busy_timeout={1000 * opening.BUSY_S:.0f}")
+        self._wal.drop_inherited()
 
 
 # -- forks ---------------------------------------------------------------------------------------------------------
@@ -487,7 +410,7 @@ def _before_fork() -> None:
     """A connection carried over a fork corrupts databases. Whoever forks, all ledgers of the process close first."""
     for ledger in list(_LEDGERS):
         ledger.lock.acquire()
-        ledger._log_lock.acquire()
+        ledger._wal.lock.acquire()
         _parted.append(ledger)
         with suppress(Exception):
             ledger.close()
@@ -497,7 +420,7 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     while _parted:
         ledger = _parted.pop()
-        ledger._log_lock.release()
+        ledger._wal.lock.release()
         ledger.lock.release()
 
 

@@ -16,7 +16,7 @@ import pytest
 from batchq.errors import ConfigError, QueueFull, StoreError, StoreFull, StoreUnavailable
 from batchq.job import Completed, Mark
 from batchq.lifecycle import Word
-from batchq.spool import SpoolStore, fs, ledger, opening, writelock
+from batchq.spool import SpoolStore, fs, ledger, opening, wal, writelock
 from tests.unit.spool.helpers import LEASE_MS, Q, a_job, check_books, claim_all, fork, run, wait
 
 
@@ -131,7 +131,7 @@ def test_log_is_moved_when_it_is_long_again_and_is_flushed_before_anybody_waits(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file never shrinks: that it was long once must not move it for ever after. And a flush takes its time."""
-    monkeypatch.setattr(ledger, "_LOG_BYTES", 2 << 20)
+    monkeypatch.setattr(wal, "MOVE_BYTES", 2 << 20)
     store = SpoolStore(path, durability="process")
     moved: list[str] = []
     store._ledger._opened().set_trace_callback(lambda text: moved.append(text) if "checkpoint" in text else None)
@@ -157,7 +157,7 @@ def test_log_is_moved_when_it_is_long_again_and_is_flushed_before_anybody_waits(
 
 def test_log_is_moved_by_one_process_unless_that_is_stopped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush takes its time: others don't wait for one too. But the log must not grow for want of one that acts."""
-    monkeypatch.setattr(ledger, "_LOG_BYTES", 256 << 10)
+    monkeypatch.setattr(wal, "MOVE_BYTES", 256 << 10)
     store = SpoolStore(path, durability="process")
     moved: list[str] = []
     store._ledger._opened().set_trace_callback(lambda text: moved.append(text) if "checkpoint" in text else None)
@@ -182,7 +182,7 @@ def test_log_that_can_not_be_flushed_is_not_moved(
 ) -> None:
     """The disk fails under a move that promised no flush: it is done all the same, and the log tells."""
     caplog.set_level(logging.ERROR, "batchq")
-    monkeypatch.setattr(ledger, "_LOG_BYTES", 1 << 16)
+    monkeypatch.setattr(wal, "MOVE_BYTES", 1 << 16)
     store = SpoolStore(path, durability="process")
     moved: list[str] = []
     store._ledger._opened().set_trace_callback(lambda text: moved.append(text) if "checkpoint" in text else None)
@@ -192,11 +192,11 @@ def test_log_that_can_not_be_flushed_is_not_moved(
 
     with monkeypatch.context() as patch:
         patch.setattr(fs, "flush", flush)
-        words = [store.enqueue(Q, [a_job()]) for _ in range(ledger._LOOK_EVERY)]
-    assert words == [[Word.OK]] * ledger._LOOK_EVERY
+        words = [store.enqueue(Q, [a_job()]) for _ in range(wal.LOOK_EVERY)]
+    assert words == [[Word.OK]] * wal.LOOK_EVERY
     assert "flush_failed" in caplog.text
     assert not moved
-    assert store.stats(Q).counts["pending"] == ledger._LOOK_EVERY
+    assert store.stats(Q).counts["pending"] == wal.LOOK_EVERY
     store.close()
     check_books(path)
 

@@ -17,7 +17,7 @@ import pytest
 from batchq.errors import StoreFull, StoreUnavailable
 from batchq.job import Completed
 from batchq.lifecycle import Word
-from batchq.spool import SpoolStore, ledger, writelock
+from batchq.spool import SpoolStore, wal, writelock
 from batchq.spool.check import Level, check
 from tests.unit.spool.helpers import Q, a_job, check_books, fork, wait, wait_for
 
@@ -177,8 +177,8 @@ def test_long_reader_is_named_and_the_log_stays_bounded(
 ) -> None:
     """A shell that reads in one transaction keeps the log from beginning anew: it is told who, and from some size on
     nothing more is accepted. Claims go on, and when it has gone the log is small again."""
-    monkeypatch.setattr(ledger, "LONG_LOG_BYTES", 8 << 20)
-    monkeypatch.setattr(ledger, "_LOG_MOST_BYTES", 24 << 20)
+    monkeypatch.setattr(wal, "LONG_BYTES", 8 << 20)
+    monkeypatch.setattr(wal, "MOST_BYTES", 24 << 20)
     caplog.set_level(logging.WARNING, "batchq")
     store = SpoolStore(path)
     store.enqueue(Q, [a_job("first")])
