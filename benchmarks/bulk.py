@@ -2,8 +2,9 @@
 
 The import is the command itself: parsing, checks, checkpoints, progress. Beside it the plainest loop that does the same
 work: csv.reader, a row of JSON, 480 of them a pipeline of LPUSH (Redis) or a synced transaction (spool); no ids, no
-marks, no totals. Then rows that workers insert into one SQLite file: a job with a transaction each, and a batch
-handler with one for up to 500.
+marks, no totals. On Redis other queues enqueue rows of the same file by the best bulk call they have, for some seconds:
+csv.DictReader, no checks, no checkpoints, and the start of the process is not counted. Then rows that workers insert
+into one SQLite file: a job with a transaction each, and a batch handler with one for up to 500.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ from typing import NamedTuple
 import orjson
 import rig
 import work
+from peers import systems
+from peers.environments import NotInstallable
+from peers.trial import Failed, Trial
 
 #: Rows of one step, as batchq has them.
 STEP = 480
+#: Other queues in Python, the fastest in bulk among them.
+PEERS = ["huey", "bullmq", "streaq", "dramatiq", "saq", "taskiq", "rq", "celery"]
 
 
 class Imported(NamedTuple):
@@ -96,6 +102,18 @@ def bare(store: str, url: str, path: Path, rows: int) -> float:
     return rows / (time.perf_counter() - began)
 
 
+def theirs(args: argparse.Namespace, name: str, path: Path) -> float | None:
+    """Rows a second that another queue takes; None where it can't be asked."""
+    system = systems.read(name)
+    try:
+        with Trial(system, system.install(), "drain", server=args.server, folder=args.folder) as trial:
+            sent = trial.enqueue_rows(path, seconds=args.seconds)
+    except (Failed, NotInstallable) as error:
+        print(f"LEFT OUT: {name}: {error}", file=sys.stderr, flush=True)
+        return None
+    return float(sent["jobs"] / sent["seconds"])
+
+
 def inserted(url: str, folder: Path, handler: str, jobs: int, workers: int) -> float:
     """Rows a second of one drain into a new table."""
     table = folder / f"{handler}.db"
@@ -123,6 +141,14 @@ def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) ->
         memory = f"{max(run.peak_mib for run in runs):.0f} MiB at most"
         rig.row(store, f"import of {args.rows:,} rows", rig.rate(rates), memory)
         rig.row(store, "the plainest loop", rig.rate(floor), rig.ratio(rates, floor))
+        for name in args.peers if store == "redis" else ():
+            if (rate := theirs(args, name, path)) is not None:
+                rig.row(
+                    store,
+                    f"{name}, its best bulk call",
+                    rig.rate([rate]),
+                    f"batchq: {rig.middle(rates) / rate:.1f} times",
+                )
         single = [inserted(new_url(), folder, "insert_one", args.jobs, args.workers) for _ in range(args.repeat)]
         many = [inserted(new_url(), folder, "insert_many", args.jobs, args.workers) for _ in range(args.repeat)]
         rig.row(store, f"a row a job into SQLite, {args.workers} workers", rig.rate(single))
@@ -137,4 +163,6 @@ if __name__ == "__main__":
         rows=rig.Option(1_000_000, 3_000, "N", "rows of the imported file"),
         jobs=rig.Option(20_000, 600, "N", "rows that workers insert"),
         workers=rig.Option(2, 2, "N", "workers"),
+        seconds=rig.Option(5.0, 0.5, "S", "how long another queue is asked"),
+        peers=rig.Option(PEERS, [], "NAME", "other queues that are asked; none in a smoke run"),
     )

@@ -6,6 +6,9 @@ import asyncio
 import os
 import random
 import socket
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from batchq import App, Breaker, fixed, webhooks
 
@@ -23,22 +26,26 @@ deliver = webhooks.register(
 ANSWERS = {status: f"HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\nok".encode() for status in (200, 503)}
 
 
-def receive(sockets: list[socket.socket], latency_s: float, errors: float) -> None:
-    """Answers every POST after a while, some with 503. Never ends."""
+def receive(sockets: list[socket.socket], latencies_s: Sequence[float], errors: float, delivered: Any) -> None:
+    """Answers every POST after the latency of its host, some with 503, and counts the others by host. Never ends."""
     rng = random.Random(1)
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def talk(host: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
                 await reader.readexactly(length)
-                await asyncio.sleep(latency_s)
-                writer.write(ANSWERS[503 if rng.random() < errors else 200])
+                await asyncio.sleep(latencies_s[host])
+                failed = rng.random() < errors
+                delivered[host] += not failed
+                writer.write(ANSWERS[503 if failed else 200])
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
     async def serve() -> None:
-        servers = [await asyncio.start_server(talk, sock=one, limit=1 << 16) for one in sockets]
+        servers = [
+            await asyncio.start_server(partial(talk, host), sock=one, limit=1 << 16) for host, one in enumerate(sockets)
+        ]
         await asyncio.gather(*(server.serve_forever() for server in servers))
 
     asyncio.run(serve())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import csv
 import importlib
 import importlib.metadata
 import inspect
@@ -14,6 +15,9 @@ import json
 import random
 import re
 import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from peers.job import payload
@@ -22,10 +26,18 @@ from peers.job import payload
 STEP = 1000
 
 
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    """A job for each row of a CSV file with a header."""
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            yield {"kind": "noop", **row}
+
+
 async def enqueue(producer: Any, args: argparse.Namespace) -> dict[str, Any]:
     """Sends jobs for `--seconds`, at most `--jobs`; answers how many, and how long it took."""
     is_async = inspect.iscoroutinefunction(producer.one)
     rng = random.Random(1)
+    rows = rows_of(args.file) if args.mode == "csv" else iter(())
     sent = 0
 
     async def one(delay_s: float | None = None, at_ns: int = 0) -> None:
@@ -43,6 +55,14 @@ async def enqueue(producer: Any, args: argparse.Namespace) -> dict[str, Any]:
                 if is_async:
                     await answer
                 sent += len(step)
+            case "csv":
+                step = list(islice(rows, STEP))
+                answer = producer.many(step)
+                if is_async:
+                    await answer
+                sent += len(step)
+                if len(step) < STEP:
+                    break
             case "paced":
                 pause = rng.uniform(0.005, 0.02)
                 await asyncio.sleep(pause) if is_async else time.sleep(pause)
@@ -79,8 +99,9 @@ def main() -> None:
     parser.add_argument("system")
     parser.add_argument("what", choices=("fleet", "enqueue", "work", "versions"))
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--mode", choices=("one", "many", "paced", "delayed"), default="one")
-    parser.add_argument("--kind", choices=("noop", "fail", "heavy"), default="noop")
+    parser.add_argument("--mode", choices=("one", "many", "paced", "delayed", "csv"), default="one")
+    parser.add_argument("--file", type=Path)
+    parser.add_argument("--kind", choices=("noop", "fail", "heavy", "deliver"), default="noop")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()

@@ -25,13 +25,31 @@ _out = os.open(os.environ.get("PEERS_NOTES", os.devnull), os.O_WRONLY | os.O_APP
 
 def payload(number: int, kind: str, at_ns: int = 0) -> dict[str, Any]:
     """About 100 bytes as JSON. `at_ns`: when it was sent, or is due."""
-    return {"number": number, "kind": kind, "at_ns": at_ns, "pad": "x" * 40}
+    job: dict[str, Any] = {"number": number, "kind": kind, "at_ns": at_ns, "pad": "x" * 40}
+    if kind == "deliver":
+        hosts = os.environ["PEERS_HOSTS"].split()
+        job["url"] = hosts[number % len(hosts)]
+    return job
+
+
+async def arun(job: dict[str, Any]) -> None:
+    """The same in an event loop: a delivery waits there, all else is as short as in a plain function."""
+    if job["kind"] == "deliver":
+        from peers.delivery import apost
+
+        await apost(job)
+    else:
+        run(job)
 
 
 def run(job: dict[str, Any]) -> None:
     """What a job does, by its kind."""
     number, kind = job["number"], job["kind"]
-    if kind == "fail":
+    if kind == "deliver":
+        from peers.delivery import post
+
+        post(job)
+    elif kind == "fail":
         fail_once(number)
     elif kind == "heavy":
         note(number)

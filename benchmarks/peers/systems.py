@@ -30,6 +30,8 @@ class System:
     is_node: bool
     #: Its jobs are in files: there is no Redis to measure.
     has_spool: bool
+    #: What it needs beside to deliver webhooks.
+    delivers: tuple[str, ...]
 
     def configuration(self, question: str) -> str:
         return self.best.get(question, next(iter(self.about)))
@@ -39,7 +41,13 @@ class System:
         if self.is_node:
             environments.node(self.name, self.packages)
             return ["node", str(ADAPTERS / f"{self.name}.mjs")]
-        interpreter = environments.python(self.name, self.packages) if self.packages else Path(sys.executable)
+        return self._child(environments.python(self.name, self.packages) if self.packages else Path(sys.executable))
+
+    def install_to_deliver(self) -> list[str]:
+        """The same, in an environment of its own that has an HTTP client as well."""
+        return self._child(environments.python(f"{self.name}-delivers", (*self.packages, *self.delivers)))
+
+    def _child(self, interpreter: Path) -> list[str]:
         return [str(interpreter), "-m", "peers.child", self.name]
 
 
@@ -64,6 +72,7 @@ def read(name: str) -> System:
         said["LACKS"],
         said.get("NODE", False),
         said.get("SPOOL", False),
+        tuple(said.get("DELIVERS", ())),
     )
 
 

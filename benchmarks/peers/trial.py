@@ -8,7 +8,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -47,13 +47,24 @@ class Failed(Exception):
 class Trial:
     """A context: everything that it started is gone afterwards."""
 
-    def __init__(self, system: System, child: list[str], question: str, *, server: str | None, folder: str | None):
+    def __init__(
+        self,
+        system: System,
+        child: list[str],
+        question: str,
+        *,
+        server: str | None,
+        folder: str | None,
+        hosts: Sequence[str] = (),
+    ):
+        """`hosts`: where jobs of the kind deliver go to."""
         self.system = system
         self._child = child
         self._stack = contextlib.ExitStack()
         self._server = server
         self._folder = folder
         self._question = question
+        self._hosts = hosts
         self._fleet: list[psutil.Popen] = []
 
     def __enter__(self) -> Self:
@@ -77,6 +88,7 @@ class Trial:
                 "PEERS_TRIED": str(tried),
                 "PEERS_CONFIGURATION": self.system.configuration(self._question),
                 "PEERS_QUESTION": self._question,
+                "PEERS_HOSTS": " ".join(self._hosts),
                 "PEERS_MODULES": str(environments.FOLDER / self.system.name),
             }
             stack.callback(self.stop)
@@ -111,6 +123,12 @@ class Trial:
         """`jobs` and `seconds` that it took; ends when either is reached."""
         how = ("--mode", mode, "--kind", kind, "--jobs", str(jobs), "--seconds", str(seconds))
         return self.ask("enqueue", *how)
+
+    def enqueue_rows(self, path: Path, *, seconds: float) -> Any:
+        """The rows of a CSV file, the same."""
+        return self.ask(
+            "enqueue", "--mode", "csv", "--file", str(path), "--seconds", str(seconds), "--jobs", "100000000"
+        )
 
     def start(self, workers: int) -> None:
         """Starts the fleet; does not wait for it."""

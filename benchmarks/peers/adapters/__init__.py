@@ -7,6 +7,7 @@ ABOUT         configuration -> how it is run
 BEST          question -> configuration; others: the first of ABOUT
 NOTE          what has to be known to judge the figures
 LACKS         question -> why it can't be asked
+DELIVERS      what its environment has beside, to deliver webhooks; () where it is not asked to
 
 fleet(n)      the commands that start n workers
 Producer      open, one(job, delay_s), many(jobs), close: all plain functions, or all coroutines

@@ -5,15 +5,17 @@ import os
 import sys
 from pathlib import Path
 
-from peers.job import run
+from peers.job import arun
 
 PACKAGES = ("arq==0.28.0", "hiredis", "uvloop")
 ALSO = ("redis",)
 ABOUT = {
     "tuned": "N x arq, max_jobs 50, poll_delay 0.02, results off",
     "default": "N x arq (max_jobs 10, poll_delay 0.5), results off",
+    "wide": "N x arq, max_jobs 100, poll_delay 0.02, results off",
 }
-BEST = {"idle": "default", "heavy": "default"}
+BEST = {"idle": "default", "heavy": "default", "deliver": "wide"}
+DELIVERS = ("httpx",)
 NOTE = "No bulk call: 50 sends at a time. Workers poll."
 LACKS: dict[str, str] = {}
 
@@ -22,13 +24,14 @@ from arq.connections import RedisSettings  # noqa: E402
 from arq.worker import func  # noqa: E402
 
 SETTINGS = RedisSettings.from_dsn(os.environ["PEERS_URL"])
-TUNED = os.environ.get("PEERS_CONFIGURATION") == "tuned"
+CONFIGURATION = os.environ.get("PEERS_CONFIGURATION")
+TUNED = CONFIGURATION in ("tuned", "wide")
 LOG = {"version": 1, "disable_existing_loggers": False, "loggers": {"arq": {"level": "ERROR"}}}
 
 
 async def work(context: dict, job: dict) -> None:
     try:
-        run(job)
+        await arun(job)
     except ValueError as error:
         raise Retry(defer=0) from error
 
@@ -36,7 +39,7 @@ async def work(context: dict, job: dict) -> None:
 class WorkerSettings:
     functions = (func(work, name="work", keep_result=0),)
     redis_settings = SETTINGS
-    max_jobs = 50 if TUNED else 10
+    max_jobs = 100 if CONFIGURATION == "wide" else 50 if TUNED else 10
     poll_delay = 0.02 if TUNED else 0.5
     log_results = False
 

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from peers.job import run
+from peers.job import arun
 
 # It imports typing_extensions without asking for it.
 PACKAGES = ("saq[redis,hiredis]==0.26.4", "typing_extensions", "uvloop")
@@ -14,8 +14,10 @@ ALSO = ("redis",)
 ABOUT = {
     "wide": "saq --workers N, concurrency 50, results off",
     "default": "saq --workers N, concurrency 10, results off",
+    "wider": "saq --workers N, concurrency 100, results off",
 }
-BEST = {"times": "default", "idle": "default", "heavy": "default"}
+BEST = {"times": "default", "idle": "default", "heavy": "default", "deliver": "wider"}
+DELIVERS = ("httpx",)
 NOTE = "No bulk call: 50 sends at a time. Due times are whole seconds: lateness is counted from the second asked for."
 LACKS: dict[str, str] = {}
 
@@ -25,13 +27,13 @@ queue = Queue.from_url(os.environ["PEERS_URL"])
 
 
 async def work(context: dict, *, job: dict) -> None:
-    run(job)
+    await arun(job)
 
 
 settings = {
     "queue": queue,
     "functions": [work],
-    "concurrency": 50 if os.environ.get("PEERS_CONFIGURATION") == "wide" else 10,
+    "concurrency": {"wide": 50, "wider": 100}.get(os.environ.get("PEERS_CONFIGURATION", ""), 10),
 }
 
 
@@ -41,8 +43,8 @@ def fleet(workers: int) -> list[list[str]]:
 
 def _made(job: dict, delay_s: float | None = None) -> Job:
     made = Job("work", kwargs={"job": job}, ttl=-1)
-    if job["kind"] == "fail":
-        made.retries = 3
+    if job["kind"] in ("fail", "deliver"):
+        made.retries = 4
     if delay_s is not None:
         made.scheduled = int(time.time() + delay_s) + 1
         job["at_ns"] = made.scheduled * 1_000_000_000

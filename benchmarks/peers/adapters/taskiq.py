@@ -6,7 +6,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from peers.job import run
+from peers.job import arun
 
 PACKAGES = ("taskiq==0.13.0", "taskiq-redis==1.2.4", "uvloop", "hiredis")
 ALSO = ("redis",)
@@ -14,7 +14,8 @@ ABOUT = {
     "list": "ListQueueBroker (no acknowledgement), taskiq worker --workers N, 100 tasks each, uvloop",
     "stream": "RedisStreamBroker (acknowledged), the same",
 }
-BEST = {"idle": "stream", "heavy": "stream"}
+BEST = {"idle": "stream", "heavy": "stream", "deliver": "stream"}
+DELIVERS = ("httpx",)
 NOTE = "No bulk call: 50 sends at a time. Delays need a scheduler process, which looks each second."
 LACKS: dict[str, str] = {}
 
@@ -31,7 +32,7 @@ scheduler = TaskiqScheduler(broker, sources=[source])
 
 @broker.task(task_name="work", retry_on_error=True)
 async def work(job: dict) -> None:
-    run(job)
+    await arun(job)
 
 
 def fleet(workers: int) -> list[list[str]]:
