@@ -31,14 +31,24 @@ class View:
     #: The line that is selected, and the first that is seen of a longer text.
     place: int = 0
     top: int = 0
+    #: What stands on that line: a queue, or a group of the dead. It stays selected, wherever its line goes meanwhile.
+    chosen: str = ""
     morgue: Morgue | None = None
     #: The queue that was selected before the morgue was opened.
-    queue_place: int = 0
+    queue: str = ""
     #: A question that waits for y or n, and what a yes does.
     question: str = ""
     answer: Callable[[Looker], None] = lambda looker: None
     #: The terminal has block characters.
     blocks: bool = True
+
+
+def settle(view: View, keys: Sequence[str]) -> None:
+    """The line of what was selected, among those that there are now."""
+    if view.chosen in keys:
+        view.place = keys.index(view.chosen)
+    view.place = max(0, min(view.place, len(keys) - 1))
+    view.chosen = keys[view.place] if keys else ""
 
 
 def screen(known: Known, view: View, columns: int, rows: int, now: float) -> list[Text]:
@@ -145,7 +155,7 @@ def _main(known: Known, view: View, columns: int, rows: int, now: float) -> list
     # Half for each; what one does not need is the other's.
     want_queues, want_workers = len(names) + 1, len(workers) + 2
     room = min(want_queues, max(rows // 2, rows - want_workers))
-    view.place = max(0, min(view.place, len(names) - 1))
+    settle(view, names)
     first = max(0, min(view.place - (room - 2), len(names) - (room - 1))) if room > 1 else 0
     lines = [_queue_titles(columns, "QUEUE" if known.away_since is None else "LAST SEEN")]
     lines += [
@@ -285,7 +295,7 @@ def _dead(view: View, columns: int, rows: int, known: Known) -> list[Text]:
     whole = sum(known.queues[name].stats.counts["dead"] for name in view.morgue.queues if name in known.queues)
     part = "" if view.morgue.complete else f" ({view.morgue.read:,} read so far)"
     lines = [Text(f"{whole:,} dead in {', '.join(view.morgue.queues)}{part}: {len(piles)} groups", style="bold")]
-    view.place = max(0, min(view.place, len(piles) - 1))
+    settle(view, [pile.group.id for pile in piles])
     handler = max(10, columns // 5)
     lines.append(
         row([cell("COUNT", 7, right=True), cell("HANDLER", handler), cell("ERROR", columns - handler - 9)], "bold")
@@ -309,6 +319,8 @@ def _pile(pile: Pile, handler: int, columns: int, *, selected: bool) -> Text:
 def selected_pile(view: View) -> Pile | None:
     """The group that is selected, or open."""
     piles = view.morgue.sorted if view.morgue is not None else []
+    if view.chosen:
+        return next((pile for pile in piles if pile.group.id == view.chosen), None)
     return piles[view.place] if 0 <= view.place < len(piles) else None
 
 

@@ -68,7 +68,7 @@ def act(key: str, view: View, looker: Looker) -> bool:
         case (("up" | "down"), "error"):
             view.top += 1 if key == "down" else -1
         case (("up" | "down"), _):
-            view.place = max(0, view.place + (1 if key == "down" else -1))
+            view.place, view.chosen = max(0, view.place + (1 if key == "down" else -1)), ""
         case "p", "main":
             _toggle(view, looker)
         case "d", "main":
@@ -80,17 +80,16 @@ def act(key: str, view: View, looker: Looker) -> bool:
         case "esc", "error":
             view.page = "dead"
         case "esc", "dead":
-            view.page, view.place, view.morgue = "main", view.queue_place, None
+            view.page, view.chosen, view.morgue = "main", view.queue, None
             looker.reading = None
     return True
 
 
 def _toggle(view: View, looker: Looker) -> None:
     """Pauses the selected queue, or lets it go on."""
-    names = list(looker.known.queues)
-    if not names:
+    name = _selected_queue(view, list(looker.known.queues))
+    if not name:
         return
-    name = names[min(view.place, len(names) - 1)]
 
     def errand(store: Store) -> str:
         # What it is now, not what was last drawn.
@@ -103,15 +102,22 @@ def _toggle(view: View, looker: Looker) -> None:
     looker.ask(errand)
 
 
+def _selected_queue(view: View, names: list[str]) -> str:
+    """The one that was drawn as selected; "" where there is none."""
+    if view.chosen in names:
+        return view.chosen
+    return names[min(view.place, len(names) - 1)] if names else ""
+
+
 def _open_morgue(view: View, looker: Looker) -> None:
     """The dead of the selected queue; of all where it has none."""
     names = list(looker.known.queues)
     if not names:
         return
-    chosen = names[min(view.place, len(names) - 1)]
+    view.queue = chosen = _selected_queue(view, names)
     dead = looker.known.queues[chosen].stats.counts["dead"]
-    view.queue_place = view.place
-    view.morgue, view.page, view.place = Morgue([chosen] if dead else names), "dead", 0
+    view.morgue, view.page = Morgue([chosen] if dead else names), "dead"
+    view.place, view.chosen = 0, ""
     looker.reading = view.morgue
     # Not only with the next look.
     looker.ask(lambda store: "")

@@ -130,6 +130,29 @@ def test_many_queues_take_turns(app: App) -> None:
     assert all(one.stats.counts["pending"] == 1 for one in looker.known.queues.values())
 
 
+def test_what_is_selected_stays_so(app: App) -> None:
+    """A queue that comes in front moves the line, not the choice: the key does what was meant when it was pressed."""
+    app.store.enqueue("mail", [NewJob(new_id(), pack_row("j"))])
+    looker = Looker(app, 1.0, lambda: None)
+    looker.look()
+    view = View()
+    screen(looker.known, view, 80, 24, 1.0)
+    app.store.enqueue("a-new-one", [NewJob(new_id(), pack_row("j"))])
+    looker._queues_at = 0.0
+    looker.look()
+    assert list(looker.known.queues) == ["a-new-one", "mail"]
+    act("p", view, looker)
+    errand = looker._errands.get()
+    assert errand is not None
+    looker._do(errand)
+    assert (app.store.stats("mail").paused, app.store.stats("a-new-one").paused) == (True, False)
+    screen(looker.known, view, 80, 24, 1.0)
+    assert view.place == 1
+    act("up", view, looker)
+    screen(looker.known, view, 80, 24, 1.0)
+    assert view.chosen == "a-new-one"
+
+
 def test_the_morgue_is_read_moved_and_removed(app: App) -> None:
     """By keys: a group is requeued after a yes only, another is deleted; what was not read stays."""
     store = app.store
