@@ -294,7 +294,12 @@ def _dead(view: View, columns: int, rows: int, known: Known) -> list[Text]:
     piles = view.morgue.sorted
     whole = sum(known.queues[name].stats.counts["dead"] for name in view.morgue.queues if name in known.queues)
     part = "" if view.morgue.complete else f" ({view.morgue.read:,} read so far)"
-    lines = [Text(f"{whole:,} dead in {', '.join(view.morgue.queues)}{part}: {len(piles)} groups", style="bold")]
+    lines = [
+        Text(
+            f"{whole:,} dead in {', '.join(view.morgue.queues)}{part}: {len(piles)} group{'s' * (len(piles) != 1)}",
+            style="bold",
+        )
+    ]
     settle(view, [pile.group.id for pile in piles])
     handler = max(10, columns // 5)
     lines.append(
