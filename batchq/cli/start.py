@@ -140,7 +140,7 @@ def start(
     began = origin()
     heritage = Heritage.take()
     # After an exec they are blocked until now, and what came meanwhile is recorded here.
-    signals = None if heritage is None else Signals()
+    signals = None if heritage is None else Signals(heritage.signal_fds)
     try:
         loaded, settings, check = _prepare(app, queues, flags)
         if autoreload:

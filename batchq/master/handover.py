@@ -28,6 +28,7 @@ from batchq.clock import SYSTEM
 from batchq.config import Settings
 from batchq.errors import ConfigError
 from batchq.master.children import Child, Unreaped, signal_one
+from batchq.master.signals import block
 from batchq.master.sweeps import Death
 from batchq.system.parent import die_with_parent
 from batchq.system.scoreboard import MAGIC, Run, Scoreboard, unnamed_file
@@ -129,6 +130,8 @@ class Heritage:
     pid_fd: int | None
     life: tuple[int, int]
     control_fd: int | None
+    #: See `Signals`.
+    signal_fds: tuple[int, int]
     master: str
     started_ms: int
     processes: int
@@ -196,11 +199,11 @@ class Heritage:
         ]
 
     def _fds(self) -> list[int]:
-        fds = [self.board_fd, *self.life, *(child["stacks_fd"] for child in self.children)]
+        fds = [self.board_fd, *self.life, *self.signal_fds, *(child["stacks_fd"] for child in self.children)]
         return [fd for fd in (*fds, self.pid_fd, self.control_fd) if fd is not None and fd >= 0]
 
     def replace_process(self, origin: Origin) -> NoReturn:
-        """Goes on as the next image; signals must be blocked. Raises OSError where that can't be: all is as before."""
+        """Goes on as the next image. Raises OSError where that can't be: all is as before, but signals are blocked."""
         fd = unnamed_file("handover")
         fds = [fd, *self._fds()]
         here = os.getcwd()
@@ -212,7 +215,10 @@ class Heritage:
             sys.stdout.flush()
             sys.stderr.flush()
             told = {config.own(_HANDOVER): f"{self.pid}:{fd}"}
-            os.execve(origin.argv[0], origin.argv, origin.environ | told)
+            environ = origin.environ | told
+            # As late as can be: while the main thread takes them no other is asked.
+            block()
+            os.execve(origin.argv[0], origin.argv, environ)
         finally:
             for one in fds:
                 os.set_inheritable(one, False)

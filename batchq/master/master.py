@@ -36,7 +36,7 @@ from batchq.master.limits import Limits
 from batchq.master.mourning import Mourning
 from batchq.master.reload import Reload
 from batchq.master.report import log_started, log_workers, waiting_in_spool, workers_of
-from batchq.master.signals import Signals, block, unblock
+from batchq.master.signals import Signals, unblock
 from batchq.master.stalls import Stalls
 from batchq.master.stopping import Stop
 from batchq.master.sweeps import Death
@@ -543,13 +543,13 @@ class Master:
             # It ends by itself; should the store still be away, the next image begins another.
             self._offline.stop()
         self._store.before_fork()
-        block()
         left = Heritage(
             pid=self._pid,
             board_fd=self._board.fd,
             pid_fd=self._pid_file.fd if self._pid_file is not None else None,
             life=(self._life_r, self._life_w),
             control_fd=self._control.fd if self._control is not None else None,
+            signal_fds=self._signals.fds,
             master=self._id,
             started_ms=self._started_ms,
             processes=self._settings.processes,

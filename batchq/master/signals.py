@@ -1,6 +1,8 @@
 """The signals of a master: recorded by handlers that do nothing else, read by the loop in their order, lost never.
 
 Across an exec all are blocked; what comes meanwhile is pending, and recorded by the next image as soon as it listens.
+The block is the main thread's: where the app has others, one of them may take a signal until the exec ends it. So the
+pipe of the records goes on into the next image, with what stands in it.
 """
 
 from __future__ import annotations
@@ -34,17 +36,18 @@ FULL = 60_000
 
 
 class Signals:
-    """Listens from its making to `close`. `fd` is readable when a signal has come.
+    """Listens from its making to `close`. `fd` is readable when a signal has come. `left`: both ends of the pipe, from
+    the image before this one.
 
     They are read from the pipe that the interpreter's own handler writes to. Python's handlers would be called in the
     order of the numbers instead of that of the arrival: quiet and go on would change places.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left: tuple[int, int] | None = None) -> None:
         self._again: list[int] = []
         #: Kinds that came, for where the pipe was full.
         self._kinds: set[int] = set()
-        self.fd, self._write = pipe()
+        self.fd, self._write = self.fds = left or pipe()
         self._before = {number: signal.signal(number, self._record) for number in HANDLED}
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
