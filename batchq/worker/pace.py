@@ -17,7 +17,8 @@ SURPRISE_MS = 100.0
 
 @dataclass(slots=True)
 class Pace:
-    """The batch size of one queue: what the last batches ran in BATCH_MS, 1 to MOST, halved at once by a surprise."""
+    """The batch size of one queue: what the last batches ran in BATCH_MS, 1 to MOST, halved at once by a surprise; 1
+    where they are not short, for what stands behind one of those is given back."""
 
     want: int = 1
     _per_job_ms: float = BATCH_MS
@@ -27,7 +28,7 @@ class Pace:
         if jobs == 0:
             return
         self._per_job_ms = (self._per_job_ms + took_ms / jobs) / 2 if self.want > 1 else took_ms / jobs
-        target = max(1, min(MOST, int(BATCH_MS / max(self._per_job_ms, 0.001))))
+        target = max(1, min(MOST, int(BATCH_MS / max(self._per_job_ms, 0.001)))) if self._per_job_ms < SHORT_MS else 1
         if surprise or took_ms > 2 * BATCH_MS:
             target = min(target, max(1, self.want // 2))
         self.want = target

@@ -47,11 +47,25 @@ FIGURES = (
 )
 
 
+#: A run meanwhile which other processes used more of a core says little about times and rates.
+QUIET_PCT = 30.0
+
+
 def median(result: dict[str, Any], system: str, figure: Figure) -> float | None:
-    """None where there is no figure."""
-    runs = result["runs"].get(system, {}).get(figure.question, [])
-    found = [run[figure.name] for run in runs if figure.name in run]
+    """Of the quiet runs; of all where none was quiet (`is_sure` tells). None where there is no figure."""
+    runs = [run for run in result["runs"].get(system, {}).get(figure.question, []) if figure.name in run]
+    found = [run[figure.name] for run in runs if is_quiet(run)] or [run[figure.name] for run in runs]
     return statistics.median(found) if found else None
+
+
+def is_quiet(run: dict[str, Any]) -> bool:
+    return bool(run.get("others_pct", 0.0) <= QUIET_PCT)
+
+
+def is_sure(result: dict[str, Any], system: str, figure: Figure) -> bool:
+    """Memory does not depend on who else uses the processors; all else is sure where one run was quiet."""
+    runs = [run for run in result["runs"].get(system, {}).get(figure.question, []) if figure.name in run]
+    return figure.name in ("idle_mib", "bytes_a_job") or any(map(is_quiet, runs))
 
 
 def column(result: dict[str, Any], figure: Figure) -> dict[str, float]:
@@ -80,19 +94,23 @@ SHORT = (
 
 
 def table(result: dict[str, Any], names: tuple[str, ...] = ()) -> str:
-    """Markdown: a row a system; the best of each column is bold. `names`: these figures only."""
+    """Markdown: a row a system; the best of each column is bold, what was measured in disquiet alone stands in
+    parentheses. `names`: these figures only."""
     shown = [figure for figure in FIGURES if column(result, figure) and (not names or figure.name in names)]
     lines = ["| | " + " | ".join(figure.head for figure in shown) + " |", "|---" * (len(shown) + 1) + "|"]
     best = {}
     for figure in shown:
-        found = [value for value in column(result, figure).values() if value >= 0]
+        found = [v for name, v in column(result, figure).items() if v >= 0 and is_sure(result, name, figure)]
         best[figure.name] = (max if figure.more_is_better else min)(found, default=None)
     for system in result["runs"]:
         cells = []
         for figure in shown:
             value = median(result, system, figure)
             text = "-" if value is None else f"{value:,.{figure.digits}f}"
-            cells.append(f"**{text}**" if value == best[figure.name] else text)
+            if value is not None and not is_sure(result, system, figure):
+                cells.append(f"({text})")
+            else:
+                cells.append(f"**{text}**" if value == best[figure.name] else text)
         lines.append(f"| {label(system)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -102,6 +120,7 @@ def ratios(result: dict[str, Any]) -> str:
     lines = ["| | batchq | the best other | batchq is |", "|---|---|---|---|"]
     for figure in FIGURES:
         found = column(result, figure)
+        found = {name: value for name, value in found.items() if is_sure(result, name, figure)}
         peers = {name: value for name, value in found.items() if name not in OURS and value > 0}
         if "batchq" not in found or not peers:
             continue
