@@ -8,9 +8,12 @@ import signal
 import socket
 import urllib.error
 import urllib.request
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchq.system.meters import BOUNDS_S
@@ -60,12 +63,46 @@ def get(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
+def lint(text: str, families: Sequence[Metric]) -> None:
+    """What `promtool check metrics` and a scrape look at."""
+    names = [family.name for family in families]
+    assert len(names) == len(set(names)), "a family stands twice"
+    for family in families:
+        assert family.documentation, family.name
+        assert family.type != "unknown", family.name
+        written = family.name + "_total" * (family.type == "counter")
+        assert f"# TYPE {written} {family.type}\n" in text
+        assert family.type == "counter" or not family.name.endswith(("_total", "_count", "_sum", "_bucket")), (
+            family.name
+        )
+        assert not re.search(r"_(ms|milliseconds|minutes|kb|percent)\b", family.name), "a base unit"
+        one = [(sample.name, tuple(sorted(sample.labels.items()))) for sample in family.samples]
+        assert len(one) == len(set(one)), "a sample stands twice"
+        if family.type == "histogram":
+            lint_histogram(family)
+
+
+def lint_histogram(family: Metric) -> None:
+    """Its buckets are sums, and the last of them is the count."""
+    series: dict[tuple[tuple[str, str], ...], list[float]] = defaultdict(list)
+    counts = {tuple(sorted(one.labels.items())): one.value for one in family.samples if one.name.endswith("_count")}
+    for sample in family.samples:
+        if sample.name.endswith("_bucket"):
+            series[tuple(sorted((key, value) for key, value in sample.labels.items() if key != "le"))].append(
+                sample.value
+            )
+    assert counts.keys() == series.keys()
+    for labels, parts in series.items():
+        assert parts == sorted(parts)
+        assert parts[-1] == counts[labels]
+
+
 def scrape(url: str) -> Samples:
     """Every sample, by name and labels. The text is read by Prometheus's own parser."""
     code, text = get(f"{url}/metrics")
     assert code == 200
     families = list(text_string_to_metric_families(text))
-    assert all(family.documentation for family in families)
+    lint(text, families)
     return {(one.name, tuple(sorted(one.labels.items()))): one.value for family in families for one in family.samples}
 
 
