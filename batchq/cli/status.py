@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -58,7 +59,9 @@ def status(as_json: bool, watch: bool, every_ms: int, pid_file: str | None, url:
             if on_terminal() and not as_json:
                 # Home, and clear to the end: no flicker, and the scroll-back stays.
                 write("\x1b[H\x1b[2J")
-            _show(found, _rates(before, now, found), as_json=as_json)
+            # A frame that is longer than the screen would scroll.
+            rows = shutil.get_terminal_size().lines - 1 if on_terminal() else None
+            _show(found, _rates(before, now, found), as_json=as_json, rows=rows)
             flush()
             before = (now, found)
             time.sleep(every_ms / 1000)
@@ -81,13 +84,15 @@ def _rates(
     }
 
 
-def _show(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None, *, as_json: bool) -> int:
-    """Prints it; answers the exit code."""
+def _show(
+    stats: dict[str, Any], rates: dict[str, dict[str, float]] | None, *, as_json: bool, rows: int | None = None
+) -> int:
+    """Prints it, on so many lines at most; answers the exit code."""
     store = stats["store"]
     if as_json:
         json_line(stats)
     elif store["up"]:
-        _print(stats, rates)
+        _print(stats, rates, rows)
     elif stats["workers"]:
         fields([("workers", f"{_workers_line(stats['workers'])} (this host's, by its control socket)")])
     if not store["up"]:
@@ -96,7 +101,7 @@ def _show(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None, *, a
     return 0
 
 
-def _print(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None) -> None:
+def _print(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None, rows: int | None) -> None:
     store, spool = stats["store"], stats["spool"]
     facts = [("store", f"{store['url']}  {named(store['kind'], store['version'])}")]
     if store["kind"] != "spool" or any(spool[name] for name in ("files", "bad")):
@@ -111,7 +116,13 @@ def _print(stats: dict[str, Any], rates: dict[str, dict[str, float]] | None) -> 
     titles += [title for title, _ in RATES] if rates is not None else []
     numbers = (Column(title, right=True, spare=1 if title == "KEPT" else 0) for title in titles)
     table = Table(Column("QUEUE", least=16), *numbers, Column(""))
-    table.page(_queue_row(name, queue, rates) for name, queue in stats["queues"].items())
+    queues = list(stats["queues"].items())
+    # Without the facts, a blank line and the titles.
+    room = len(queues) if rows is None else max(1, rows - len(facts) - 2)
+    shown = queues if len(queues) <= room else queues[: room - 1]
+    table.page(_queue_row(name, queue, rates) for name, queue in shown)
+    if len(shown) < len(queues):
+        write(f"... and {len(queues) - len(shown)} more queues\n")
 
 
 def _queue_row(name: str, queue: dict[str, Any], rates: dict[str, dict[str, float]] | None) -> Sequence[str]:

@@ -76,15 +76,19 @@ def test_no_row_of_a_table_wraps(scene: Scene, url: str, here: Path, columns: in
 
 
 def test_a_watch_draws_whole_frames(scene: Scene, url: str, here: Path) -> None:
-    """`status --watch`: each frame comes at once behind its clearing, and shows the counts of now."""
+    """`status --watch`: each frame comes at once behind its clearing, fits the screen, and shows the counts of now."""
     scene.pending("p")
+    for number in range(30):
+        scene.pending("p", f"q{number}")
     command = [*BATCHQ, "status", "--watch", "--every", "200ms"]
-    with Terminal(command, environment(BATCHQ_URL=url), here) as shown:
+    # Wide enough for the url.
+    with Terminal(command, environment(BATCHQ_URL=url), here, columns=200) as shown:
         shown.until("default        1")
         scene.pending("p2")
         shown.until("default        2")
         frames = shown.raw.split(b"\x1b[H\x1b[2J")[1:-1]
         assert all(frame.startswith(b"store ") for frame in frames)
-        assert all(b"QUEUE" in frame for frame in frames)
+        assert all(b"QUEUE" in frame and b"... and 13 more queues" in frame for frame in frames)
+        assert all(frame.count(b"\n") <= 23 for frame in frames)
         shown.process.send_signal(signal.SIGINT)
         assert shown.wait() == 130
