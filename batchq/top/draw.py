@@ -128,7 +128,11 @@ def _sums(known: Known) -> Text:
     sums = {state: sum(one.stats.counts[state] for one in queues) for state in ("pending", "delayed", "active", "dead")}
     lag = max((one.stats.oldest_pending_age_ms for one in queues if one.stats.counts["pending"]), default=0)
     parts = [f"{state} {count(number)}" for state, number in sums.items()]
-    line = Text("  ".join([*parts, f"lag {span(lag)}" if sums["pending"] else "lag -"]))
+    parts.append(f"lag {span(lag)}" if sums["pending"] else "lag -")
+    seen = sum(bool(one.seen) for one in queues)
+    if seen < len(queues):
+        parts.append(f"in {seen} of {len(queues)} queues so far")
+    line = Text("  ".join(parts))
     if sums["dead"]:
         line.highlight_words([parts[3]], style="red")
     return line
@@ -243,6 +247,8 @@ def _workers(known: Known, workers: Sequence[dict[str, Any]], columns: int, rows
     source = ", by the control socket" if known.by_socket else ""
     age = f", as of {span((now - known.heard) * 1000)} ago" if known.heard and now - known.heard >= 4 else ""
     title = f"{len(workers)} workers, {busy} busy, on {hosts} host{'' if hosts == 1 else 's'}{source}{age}"
+    if not workers:
+        title = f"no workers{source}{age}"
     lines = [Text(title, style="bold")]
     if not workers or rows < 3:
         return lines

@@ -125,6 +125,9 @@ def test_many_queues_take_turns(app: App) -> None:
         looker.look()
         assert looker._spent <= 16 + 13
         seen.append(sum(bool(one.seen) for one in looker.known.queues.values()))
+        sums = screen(looker.known, View(), 80, 24, 1.0)[1].plain
+        assert sums.startswith(f"pending {seen[-1]} ")
+        assert (f"in {seen[-1]} of 40 queues so far" in sums) == (seen[-1] < 40), "a part is not shown as the whole"
     assert seen == sorted(seen)
     assert seen[0] < seen[-1] == 40
     assert all(one.stats.counts["pending"] == 1 for one in looker.known.queues.values())
