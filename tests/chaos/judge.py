@@ -19,6 +19,8 @@ from tests.process.rig import Pool
 LINGER_NS = 100_000_000
 #: What a worker has finished and not yet settled is not older than this: some 50 ms of work, on a busy machine.
 UNSETTLED_NS = 1_000_000_000
+#: What the two clocks of a host, and roundings, may differ by in the time of a run.
+CLOCKS_NS = 50_000_000
 
 
 class Kill(NamedTuple):
@@ -39,9 +41,9 @@ def kill(pid: int) -> Kill | None:
 
 
 def kill_one(pool: Pool, rng: random.Random) -> Kill | None:
-    """Kills one of the pool's workers."""
+    """Kills one of the pool's workers, while others work: a pool in which none comes to its first claim gives up."""
     workers = pool.workers()
-    return kill(rng.choice(workers)) if workers else None
+    return kill(rng.choice(workers)) if len(pool.registered("default")) > 1 else None
 
 
 class Run(NamedTuple):
@@ -80,6 +82,35 @@ def cut_by(run: Run, kills: Sequence[Kill]) -> Kill | None:
         ):
             return one
     return None
+
+
+class Charge(NamedTuple):
+    """A job that a dead worker is said to have run, and when its handler is said to have been called."""
+
+    job: str
+    pid: int
+    #: Since the epoch; 0: that was not said.
+    started_ms: int
+
+
+def unseen_starts(ledger: Ledger, charges: Sequence[Charge], kills: Sequence[Kill]) -> int:
+    """How many were charged whose handler did not come to its first line. Raises AssertionError for one that its worker
+    can't have been at: it was in another's handler, or the call does not lie between its last line and the kill."""
+    last = {entry.pid: entry for entry in ledger.entries()}
+    killed = {one.pid: one for one in kills}
+    epoch_ns = time.time_ns() - time.monotonic_ns()
+    unseen = 0
+    for charge in charges:
+        line = last.get(charge.pid)
+        if line is not None and line.job == charge.job:
+            continue
+        unseen += 1
+        assert line is None or line.kind != "S", f"{charge} is charged, but its worker was in the handler of {line}"
+        if charge.started_ms:
+            after = (line.at_ns if line else 0) + epoch_ns - CLOCKS_NS
+            before = killed[charge.pid].after_ns + epoch_ns + CLOCKS_NS
+            assert after <= charge.started_ms * 1_000_000 <= before, f"{charge} did not begin behind {line}"
+    return unseen
 
 
 def extra_starts(runs: dict[str, list[Run]], kills: Sequence[Kill]) -> int:
