@@ -242,7 +242,7 @@ def test_promotion_goes_on_after_calls_that_failed(
     end = FAULTS[fault](rig)
     stays(lambda: pool.process.poll() is None, "the master lives", 0.9)
     end()
-    rig.until(lambda: {entry.job for entry in rig.ledger.ends()} >= set(ids), "all have run", within=5)
+    rig.until(lambda: {entry.job for entry in rig.ledger.ends()} >= set(ids), "all have run", within=20)
     if not fault.startswith("meta"):  # Where the totals are kept.
         rig.until_counts(done=len(ids), pending=0, delayed=0, active=0)
     assert pool.process.poll() is None
