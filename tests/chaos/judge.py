@@ -1,4 +1,5 @@
-"""Who was killed when, and whether that explains what the ledger shows. Knows nothing of the store's answers."""
+"""Who was killed when, and whether that explains what the ledger shows. Knows nothing of the store's answers, and
+imports nothing of what is judged."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.process.ledger import Entry, Ledger
-from tests.process.rig import Pool
+
+if TYPE_CHECKING:
+    from tests.process.rig import Pool
 
 #: A killed process may still write this long after kill(2) has returned.
 LINGER_NS = 100_000_000
