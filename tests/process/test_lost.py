@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 from tests.process.rig import Rig
 
@@ -71,4 +73,39 @@ def test_frozen_worker_of_a_living_master_loses_its_job(rig: Rig) -> None:
     rig.until(lambda: rig.stats().totals["fenced"] == 1, "the late outcome is refused")
     rig.until(lambda: worker in pool.registered("default"), "it works under a new id")
     assert rig.stats().totals["completed"] == 1
+    assert pool.stop() == 0
+
+
+#: Seals a worker that is gone, gives back the first of its claims, and is killed before the second.
+REAPER = """
+import os, signal, sys
+from batchq.config import load
+from batchq.job import Released
+from batchq.stores import open_store
+
+url, prefix, worker = sys.argv[1:]
+store = open_store(url, load({"url": url, "prefix": prefix}, environ={}))
+sealed = store.seal("default", worker)
+assert len(sealed.claims) == 2
+store.release("default", worker, [Released(sealed.claims[0])], again=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_work_of_a_reaper_that_was_killed_is_finished_by_a_sweep(rig: Rig) -> None:
+    """Between the seal and the last move: what it had not moved is lost by the lease, and nothing is left over."""
+    rig.app(APP)
+    gone = "gone.host.1.x"
+    rig.store.register("default", gone, 600_000)
+    jobs = rig.enqueue_many("short", [()] * 2)
+    assert len(rig.store.claim("default", gone, 2, 0).claims) == 2
+    reaper = subprocess.run([sys.executable, "-c", REAPER, rig.url, rig.prefix, gone], timeout=30, check=False)
+    assert reaper.returncode == -signal.SIGKILL
+    assert rig.store.leases("default").ends[gone] == 0
+    assert (rig.stats().counts["active"], rig.stats().counts["pending"]) == (1, 1)
+    pool = rig.start("--lease", "600ms")
+    stats = rig.until_counts(done=2, active=0)
+    assert (stats.totals["lost"], stats.totals["released"], stats.totals["retried"]) == (1, 1, 0)
+    assert [entry.attempt for job in jobs for entry in rig.ledger.starts(job)] == [1, 1]
+    rig.until(lambda: gone not in rig.store.leases("default").ends, "nothing of it is left")
     assert pool.stop() == 0
