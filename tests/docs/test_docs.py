@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import re
 import shlex
@@ -163,7 +164,13 @@ def check_import(reader: Reader, receiver: Receiver) -> None:
     assert "2 jobs enqueued" in reader.told["batchq import dead.ndjson --envelope --new-ids"]
 
 
+def check_index(reader: Reader, receiver: Receiver) -> None:
+    """The app that it shows is one."""
+    assert importlib.import_module("tasks").app.registry.names() == ("deliver",)
+
+
 CHECKS: dict[str, Callable[[Reader, Receiver], None]] = {
+    "index.md": check_index,
     "tutorial.md": check_tutorial,
     "README.md": check_readme,
     "batches.md": check_batches,
