@@ -198,6 +198,8 @@ def test_whoever_of_a_pool_dies_is_replaced_or_ends_it_whole(rig: Rig) -> None:
     rig.app(APP)
     pool = rig.start("--lease", "600ms", n=2)
     for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP):
+        held = rig.enqueue("work", 1.0)
+        rig.until_started(held)
         for pid in pool.workers():
             os.kill(pid, number)
         probes = [rig.enqueue("work"), rig.enqueue("work", delay_ms=300)]
@@ -205,6 +207,7 @@ def test_whoever_of_a_pool_dies_is_replaced_or_ends_it_whole(rig: Rig) -> None:
             other = rig.start("--lease", "600ms", n=1)
         for probe in probes:
             rig.until_started(probe, within=20)
+        rig.until_started(held, times=2)
     assert other.stop() == 0
     pool.send(signal.SIGKILL)
     pool.wait()
