@@ -296,7 +296,7 @@ class Rig:
                     found.append(pid)
         return found
 
-    def until_clean(self, within: float = 5.0) -> None:
+    def until_clean(self, within: float = 12.0) -> None:
         """Until no process of this rig runs."""
         self.until(lambda: not self.processes(), "no process is left", within)
 
