@@ -36,6 +36,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs of each; the median counts (5)")
     parser.add_argument("--seconds", type=float, default=1.5, metavar="S", help="how long a producer sends (1.5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go, after each round")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="measure what is asked anew, and put it in there")
     parser.add_argument("--report", type=Path, metavar="FILE", help="make table, plot and README from these figures")
     parser.add_argument("--smoke", action="store_true", help="batchq alone, briefly: proves that it runs")
     parser.add_argument("--server", choices=("redis", "valkey"), help="default: redis-server if on PATH")
@@ -98,6 +99,8 @@ def machine(args: argparse.Namespace) -> dict[str, Any]:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     children, told = install(args)
     result: dict[str, Any] = {**machine(args), "rounds": 0, "systems": told, "runs": {name: {} for name in children}}
+    if args.again:
+        result = renewed(args, result)
     for number in range(args.rounds):
         for question in args.ask or QUESTIONS:
             if number and question in ONCE:
@@ -107,10 +110,25 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                 if question not in system.lacks:
                     found = measure(args, system, child, question)
                     result["runs"][name].setdefault(question, []).append(found)
-        result["rounds"] = number + 1
+        if not args.again:
+            result["rounds"] = number + 1
         if args.json:
             args.json.write_text(json.dumps(result, indent=1) + "\n")
     return result
+
+
+def renewed(args: argparse.Namespace, fresh: dict[str, Any]) -> dict[str, Any]:
+    """The figures that are there, without those that are now measured anew; what is new says so."""
+    kept: dict[str, Any] = json.loads(args.again.read_text())
+    asked = [str(question) for question in args.ask or QUESTIONS]
+    for name in fresh["runs"]:
+        kept["systems"][name] = fresh["systems"][name]
+        runs = kept["runs"].setdefault(name, {})
+        for question in asked:
+            runs.pop(question, None)
+    again = {"date": fresh["date"], "systems": list(fresh["runs"]), "asked": asked, "rounds": args.rounds}
+    kept.setdefault("again", []).append(again)
+    return kept
 
 
 def main() -> None:
@@ -118,6 +136,7 @@ def main() -> None:
     if args.report:
         report.publish(json.loads(args.report.read_text()))
         return
+    args.json = args.json or args.again
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
     print((__doc__ or "").partition("\n")[0])

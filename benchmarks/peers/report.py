@@ -49,6 +49,7 @@ FIGURES = (
 
 #: A run meanwhile which other processes used more of a core says little about times and rates.
 QUIET_PCT = 30.0
+DISQUIET = f"Runs while they used more than {QUIET_PCT:.0f} % are left out; in parentheses: there was no other"
 
 
 def median(result: dict[str, Any], system: str, figure: Figure) -> float | None:
@@ -136,8 +137,17 @@ def origin(result: dict[str, Any]) -> str:
     """Where and when."""
     return (
         f"{result['date']}, {result['machine']}, Python {result['python']}, {result['server']}; "
-        f"median of {result['rounds']} round{'s' * (result['rounds'] != 1)}"
+        f"median of {result['rounds']} round{'s' * (result['rounds'] != 1)}{_again(result)}"
     )
+
+
+def _again(result: dict[str, Any]) -> str:
+    """What was measured at another time than the rest."""
+    told = [
+        f"; measured again later ({one['date']}): {', '.join(one['asked'])} of {' and '.join(map(label, one['systems']))}"
+        for one in result.get("again", ())
+    ]
+    return "".join(told)
 
 
 def details(result: dict[str, Any]) -> str:
@@ -168,12 +178,14 @@ def used_by_others(result: dict[str, Any]) -> str:
 def publish(result: dict[str, Any]) -> None:
     """Writes table and plot, and the section of the README."""
     TABLE.parent.mkdir(exist_ok=True)
-    head = f"# batchq beside other job queues\n\n{origin(result)}. {used_by_others(result)}\n"
+    head = f"# batchq beside other job queues\n\n{origin(result)}. {used_by_others(result)} {DISQUIET}.\n"
     note = "Two workers, but for the idle ones; about 100 bytes of JSON a job; Redis saves nothing.\n"
     TABLE.write_text(f"{head}{note}\n{table(result)}\n\n{ratios(result)}\n\n{details(result)}\n")
-    PLOT.write_text(plot.panels(_panels(result), f"batchq beside other job queues: {origin(result)}"))
+    title = origin(result).removesuffix(_again(result))
+    PLOT.write_text(plot.panels(_panels(result), f"batchq beside other job queues: {title}"))
     picture = f"![bars of the table below](docs/{PLOT.name})"
-    section = f"\n{picture}\n\n{table(result, SHORT)}\n\n{origin(result)}. {used_by_others(result)}\n\n"
+    said = f"{origin(result)}. {used_by_others(result)} {DISQUIET}."
+    section = f"\n{picture}\n\n{table(result, SHORT)}\n\n{said}\n\n"
     README.write_text(_SECTION.sub(lambda found: found[1] + section + found[2], README.read_text()))
 
 
