@@ -144,7 +144,7 @@ def origin(result: dict[str, Any]) -> str:
 def _again(result: dict[str, Any]) -> str:
     """What was measured at another time than the rest."""
     told = [
-        f"; measured again later ({one['date']}): {', '.join(one['asked'])} of {' and '.join(map(label, one['systems']))}"
+        f"; {', '.join(one['asked'])} of {' and '.join(map(label, one['systems']))} later ({one['date']})"
         for one in result.get("again", ())
     ]
     return "".join(told)
