@@ -31,7 +31,7 @@ from batchq.flow import Breaker
 from batchq.handler import AsyncHandler
 from batchq.registry import Duration, check_duration
 from batchq.signatures import sign_standard, standard_key
-from batchq.webhooks.client import Clients
+from batchq.webhooks.client import Clients, GuardedTransport
 from batchq.webhooks.guard import Blocked, GuardedBackend, check_url, host_of, networks
 
 #: Answers among the 4xx that a later try may mend.
@@ -149,10 +149,12 @@ def _headers(content: bytes, kind: str, secrets: Sequence[str]) -> dict[str, str
 
 
 async def _post(
-    client: httpx.AsyncClient, url: str, content: bytes, headers: Mapping[str, str], timeout_s: float
+    transport: GuardedTransport, url: str, content: bytes, headers: Mapping[str, str], timeout_s: float
 ) -> Delivered:
     timeout = httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s))
-    async with client.stream("POST", url, content=content, headers=headers, timeout=timeout) as answer:
+    request = httpx.Request("POST", url, content=content, headers=headers, extensions={"timeout": timeout.as_dict()})
+    answer = await transport.handle_async_request(request)
+    try:
         excerpt = await _excerpt(answer)
         status = answer.status_code
         if 200 <= status < 300:
@@ -166,6 +168,8 @@ async def _post(
         if after is not None:
             raise Retry(text, after=after)
         raise DeliveryFailed(text)
+    finally:
+        await answer.aclose()
 
 
 async def _excerpt(answer: httpx.Response) -> str:

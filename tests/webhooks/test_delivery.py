@@ -97,6 +97,17 @@ def test_connections_are_reused(receiver: Receiver) -> None:
     assert len({got.connection for got in receiver.got}) == 1
 
 
+def test_cookies_of_one_answer_do_not_go_to_another(receiver: Receiver) -> None:
+    """Receivers on one host may be different people's."""
+    app = App("memory:")
+    deliver = register(app, private=True)
+    with app.testing() as jobs:
+        deliver.enqueue(f"{receiver.url}/one?set-cookie=session=7;path=/", {})
+        deliver.enqueue(f"{receiver.url}/two", {})
+        jobs.run_pending()
+    assert [got.headers.get("cookie") for got in receiver.got] == [None, None]
+
+
 def test_packed_answer_is_not_unpacked(receiver: Receiver) -> None:
     """None is asked for, and what another side sends all the same, broken or huge, does not undo a delivery."""
     app = App("memory:")
