@@ -1,0 +1,37 @@
+"""What a pool keeps in memory: each module that a master imports stands in it and in all its workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+#: Megabytes for what a pool of plain functions never does; all of them were imported once.
+UNWANTED = ("asyncio", "concurrent.futures.thread", "importlib.resources", "redis", "rich", "ssl", "tempfile")
+MASTER = "import batchq.cli.start, batchq.master.master, batchq.redis.store, batchq.fallback.forward, sys"
+
+
+def test_master_of_plain_functions_imports_nothing_that_its_workers_never_use() -> None:
+    """On Redis, with the fallback; by a fresh interpreter."""
+    code = f"{MASTER}; print(*(name for name in {UNWANTED!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []
+
+
+def test_coroutines_find_asyncio_imported_before_the_fork() -> None:
+    """Imported by each worker it would be in the memory of each."""
+    code = f"""{MASTER}
+from batchq import App
+from batchq.config import load
+from batchq.worker.runner import Runner
+app = App("memory:")
+@app.job
+def plain(): ...
+Runner(app.registry, load({{}}, environ={{}}))
+before = "asyncio" in sys.modules
+@app.job
+async def waits(): ...
+Runner(app.registry, load({{}}, environ={{}}))
+print(before, "asyncio" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["False", "True"]
