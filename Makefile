@@ -31,7 +31,7 @@ cases: ## the trial cases, the long ones too
 	.venv/bin/pytest -m "slow or not slow" tests/cases $(shell grep -o '`[a-z_/]*\.py::[a-z_0-9]*`' tests/cases/README.md | tr -d '`' | sort -u | grep -v ^cases/ | sed 's,^,tests/,')
 
 chaos: ## long runs with kills: make chaos SECONDS=60 SEED=7 STORE=spool
-	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -n 0 -m "slow or not slow" tests/chaos -s $(if $(STORE),-k $(STORE))
+	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -n 0 --timeout 1200 -m "slow or not slow" tests/chaos -s $(if $(STORE),-k $(STORE))
 
 bench: ## the benchmarks, one after the other
 	mkdir -p benchmarks/results
