@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from batchq.cli import endings
 from batchq.cli.group import cli
 
-#: What a shell sets to ask for completions: eval "$(_BATCHQ_COMPLETE=bash_source batchq)".
-_COMPLETE = "_BATCHQ_COMPLETE"
+#: What the script of `batchq completion` sets to ask for completions.
+COMPLETE = "_BATCHQ_COMPLETE"
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -23,11 +23,11 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _command(args: list[str]) -> object:
     # The shell's variable, no setting of ours.
-    instruction = os.environ.get(_COMPLETE)
+    instruction = os.environ.get(COMPLETE)
     if instruction:
         from click.shell_completion import shell_complete
 
-        return shell_complete(cli, {}, "batchq", _COMPLETE, instruction)
+        return shell_complete(cli, {}, "batchq", COMPLETE, instruction)
     # Not cli.main(): it would make a failure of a reader that closed the pipe.
     with cli.make_context("batchq", args) as ctx:
         return cli.invoke(ctx)

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("config", "Every setting, its value and where that comes from."),
     "doctor": ("doctor", "Look for what is wrong here, and say what to do."),
     "check": ("check", "Try the app, the settings and the store."),
+    "completion": ("completion", "The script that completes commands in a shell."),
     "demo": ("demo", "See it all on generated work, in a minute."),
 }
 
@@ -58,7 +59,7 @@ Is the spool empty?           batchq spool status
 What is wrong here?           batchq doctor
 
 \b
-Completion: eval "$(_BATCHQ_COMPLETE=bash_source batchq)", or zsh_source.
+Completion: eval "$(batchq completion bash)", or zsh, or fish.
 
 \b
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the app can't be loaded,

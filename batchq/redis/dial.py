@@ -20,7 +20,7 @@ _SENTINEL_FORM = "expected redis+sentinel://[user:password@]host:port,host:port/
 #: The longest that one of several sentinels or nodes may be silent before the next is asked.
 ASK_S = 0.5
 #: Names of one place.
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 
 
 class Dialer:

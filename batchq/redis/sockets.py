@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from batchq.clock import monotonic
@@ -78,13 +78,14 @@ def connected(target: Target, limit_s: float) -> socket.socket:
     else:
         found = addresses(target.host, target.port, limit_s or _MOST_S)
     error = OSError(f"{target.host} has no address")
-    for family, kind, proto, _, address in found:
+    for place, (family, kind, proto, _, address) in enumerate(found):
         left = until - monotonic()
         if left <= 0:
             break
         sock = socket.socket(family, kind, proto)
         try:
-            sock.settimeout(left)
+            # An address that swallows all leaves its share to those behind it.
+            sock.settimeout(left / (len(found) - place))
             if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -116,12 +117,26 @@ def _under_tls(sock: socket.socket, host: str, options: Mapping[str, str]) -> so
         raise ConfigError(
             "url: expected ssl_cert_reqs=none, optional or required, and a number of TLS for ssl_min_version"
         ) from None
+    if "ssl_ciphers" in options:
+        try:
+            context.set_ciphers(options["ssl_ciphers"])
+        except ssl.SSLError:
+            raise ConfigError("url: expected names of ciphers as OpenSSL has them for ssl_ciphers") from None
     cert, key = options.get("ssl_certfile"), options.get("ssl_keyfile")
     if cert:
-        context.load_cert_chain(cert, key, options.get("ssl_password"))
+        with _named(f"ssl_certfile {cert}" + (f" with ssl_keyfile {key}" if key else "")):
+            context.load_cert_chain(cert, key, options.get("ssl_password"))
     file, folder, data = (options.get(f"ssl_ca_{name}") for name in ("certs", "path", "data"))
     if file or folder or data:
-        context.load_verify_locations(file, folder, data)
-    if "ssl_ciphers" in options:
-        context.set_ciphers(options["ssl_ciphers"])
+        with _named(f"ssl_ca_certs {file}" if file else "ssl_ca_path or ssl_ca_data"):
+            context.load_verify_locations(file, folder, data)
     return context.wrap_socket(sock, server_hostname=host)
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Says what could not be used. It may be there the next time: that is no wrong url."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"the url's {what} can't be used ({error.strerror or error})") from error

@@ -69,7 +69,11 @@ def read_url(url: str) -> Target:
     if "@" in url and not username and not password:
         # An unescaped / or ? ends the host part early: the connection would go to localhost without a word.
         raise ConfigError(f"url: {URL_FORM}")
+    if is_unix and not path.strip("/"):
+        raise ConfigError("url: expected unix:///path/of.sock, found no path")
     name = options.pop("client_name", "")
+    if not all("!" <= letter <= "~" for letter in name):
+        raise ConfigError(f"url: expected a client_name of letters without spaces, found {name!r:.40}")
     tls = {key: options.pop(key) for key in TLS_OPTIONS if key in options}
     for key in _PASSED_OVER:
         options.pop(key, None)
@@ -89,7 +93,8 @@ def read_url(url: str) -> Target:
 
 
 def written(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def taken_apart(url: str, port: int) -> tuple[str, list[Address], str, dict[str, str]]:

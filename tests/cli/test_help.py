@@ -57,8 +57,9 @@ def test_each_command_shows_an_example(name: str) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(run: Run, shell: str) -> None:
     """The script that the help names, and what it asks for: commands and options."""
-    asked = run(env={"_BATCHQ_COMPLETE": f"{shell}_source"}).ended(0)
+    asked = run("completion", shell).ended(0)
     assert "_BATCHQ_COMPLETE" in asked.out
+    assert run(env={"_BATCHQ_COMPLETE": f"{shell}_source"}).ended(0).out == asked.out
     words = {"bash": ("batchq d", "1"), "zsh": ("batchq d", "1"), "fish": ("batchq d", "d")}[shell]
     env = {"_BATCHQ_COMPLETE": f"{shell}_complete", "COMP_WORDS": words[0], "COMP_CWORD": words[1]}
     found = run(env=env).ended(0).out

@@ -8,16 +8,18 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchq import StoreUnavailable
+from batchq import ConfigError, StoreUnavailable
 from batchq.config import load
 from batchq.job import NewJob, new_id, pack_row
+from batchq.redis import sockets
 from batchq.redis.store import RedisStore
+from batchq.redis.target import Target
 from batchq.redis.waiting import WAIT_S
 from batchq.stores import open_store
 from tests.faults.drive import check, drive
@@ -101,6 +103,46 @@ def test_certificate_of_a_stranger_is_refused(redis_server: Server, prefix: str)
                 store.enqueue("mail", [NewJob(new_id(), pack_row("work"))])
             assert away.value.maybe is False
             store.close()
+
+
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile"])
+def test_file_of_a_certificate_that_is_not_there_is_named(redis_server: Server, prefix: str, option: str) -> None:
+    """It may come back (certificates are renewed): an outage, whose line says which file."""
+    with tls_in_front_of(redis_server) as port:
+        store = RedisStore(f"rediss://127.0.0.1:{port}/0?{option}=/no/such.pem", prefix=prefix, patience_s=0)
+        with pytest.raises(StoreUnavailable, match=f"{option} /no/such.pem can't be used"):
+            store.enqueue("mail", [NewJob(new_id(), pack_row("work"))])
+        store.close()
+
+
+def test_ciphers_that_nobody_knows_are_a_wrong_url(redis_server: Server, prefix: str) -> None:
+    """No wait makes them right."""
+    with tls_in_front_of(redis_server) as port:
+        store = RedisStore(f"rediss://127.0.0.1:{port}/0?ssl_ciphers=NONE-SUCH", prefix=prefix)
+        with pytest.raises(ConfigError, match="ssl_ciphers"):
+            store.now_ms()
+        store.close()
+
+
+def test_address_that_swallows_all_leaves_time_for_the_next(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name of two addresses, as of IPv6 that is not routed and IPv4 that is."""
+    with socket.socket() as deaf, ExitStack() as filling:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(3):
+            # Until its queue is full: from then on it answers nobody.
+            one = filling.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(deaf.getsockname())
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", at)
+            for at in (deaf.getsockname(), ("127.0.0.1", redis_server.port))
+        ]
+        monkeypatch.setattr(sockets, "addresses", lambda *_: found)
+        with sockets.connected(Target(host="two.example"), 2.0) as sock:
+            assert sock.getpeername()[1] == redis_server.port
 
 
 def test_every_move_is_done_over_a_unix_socket(serve: Callable[..., Server], prefix: str, tmp_path: Path) -> None:

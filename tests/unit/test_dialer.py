@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchq.errors import ConfigError
-from batchq.redis.dial import Dialer
+from batchq.redis.dial import Dialer, dialer_for
 from batchq.redis.target import read_url
 
 
@@ -30,6 +30,25 @@ def test_option_that_nobody_reads_is_named() -> None:
     """A slip in the name of a file with certificates must not pass for no certificates."""
     with pytest.raises(ConfigError, match=r"known \(.*ssl_ca_certs.*found ssl_ca_cert$"):
         read_url("rediss://db/0?ssl_ca_cert=/x")
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [("unix://", "no path"), ("unix:///?db=1", "no path"), ("redis://db?client_name=a%20b", "client_name of .*'a b'")],
+)
+def test_url_that_names_nothing_to_use_is_refused(url: str, found: str) -> None:
+    """A Unix socket without its path would be the server of this host; the other one fails each greeting."""
+    with pytest.raises(ConfigError, match=found):
+        read_url(url)
+
+
+@pytest.mark.parametrize("kind", ["redis://[fe80::5]:7/0", "redis+sentinel://[fe80::5]:7/m"])
+def test_address_of_ipv6_is_written_as_in_a_url(kind: str) -> None:
+    """Host and port can be told apart; the loopback is one place, whatever it is called."""
+    assert dialer_for(kind, socket_timeout_s=1).where.startswith("[fe80::5]:7")
+    assert (
+        Dialer("redis://[::1]:7", socket_timeout_s=1).place == Dialer("redis://127.0.0.1:7", socket_timeout_s=1).place
+    )
 
 
 def test_url_of_other_clients_is_read_the_same() -> None:
