@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -153,6 +154,7 @@ def _run_forward(forwarder: Forwarder, watch: bool, tell: Callable[[Ingested], N
 
     sums = Ingested()
     patient_until = time.monotonic() + STUCK_S
+    least: float = math.inf
     said = ""
     while True:
         try:
@@ -167,6 +169,9 @@ def _run_forward(forwarder: Forwarder, watch: bool, tell: Callable[[Ingested], N
                 say(said)
             took, left = Ingested(), 0
         sums = Ingested(sums.files + took.files, sums.jobs + took.jobs, sums.bad + took.bad)
+        if left < least:
+            # Also where another one took them.
+            least, patient_until = left, time.monotonic() + STUCK_S
         if took.files or took.bad:
             tell(took)
             patient_until = time.monotonic() + STUCK_S

@@ -249,7 +249,7 @@ def test_a_bulk_import_leaves_room_for_others(
     serve: Callable[..., Server], rig_on: Callable[..., Rig], size: int
 ) -> None:
     """Many lines while a pool works: no call takes long, memory is constant, probes begin at once."""
-    server = serve("--slowlog-log-slower-than", "250000", "--slowlog-max-len", "1000")
+    server = serve("--slowlog-log-slower-than", "1000000", "--slowlog-max-len", "1000")
     rig = rig_on(server)
     rig.app(APP)
     with (rig.folder / "rows.ndjson").open("w") as file:
