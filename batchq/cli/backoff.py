@@ -220,6 +220,7 @@ def _draw(path: str, name: str, steps: Sequence[Step], times: dict[str, list[int
 
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise ConfigError("--png, --svg: matplotlib draws them; pip install 'batchq[plot]'") from None
     figure = Figure(figsize=(8, 3 * (1 + len(times))), layout="constrained")
@@ -227,6 +228,7 @@ def _draw(path: str, name: str, steps: Sequence[Step], times: dict[str, list[int
     attempts = [step.attempt for step in steps]
     first.fill_between(attempts, [s.low_ms / 1000 for s in steps], [s.high_ms / 1000 for s in steps], alpha=0.3)
     first.plot(attempts, [step.base_ms / 1000 for step in steps], marker="o")
+    first.xaxis.set_major_locator(MaxNLocator(integer=True))
     first.set(title=name, xlabel="failed attempt", ylabel="delay, s")
     end = max((found[-1] for found in times.values()), default=0) / 1000
     for axes, (words, found) in zip(others, times.items(), strict=True):

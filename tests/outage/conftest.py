@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,6 +36,14 @@ def fails():
 
 #: What was acknowledged is on disk when the process is killed.
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
+_DOCS = Path(__file__).parents[2] / "docs" / "redis.md"
+
+
+def documented_rights() -> list[str]:
+    """The rules of the ACL example in the docs, as ACL SETUSER takes them."""
+    [block] = re.findall(r"^user batchq (.*?)^```", _DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    return str(block).split()
 
 
 @pytest.fixture(params=flavours())

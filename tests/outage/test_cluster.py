@@ -16,7 +16,7 @@ from batchq.redis.dial import dialer_for
 from batchq.redis.store import RedisStore
 from batchq.spool import inbox
 from tests.faults.drive import check, drive
-from tests.outage.conftest import APP
+from tests.outage.conftest import APP, documented_rights
 from tests.process.rig import Rig, opened, until
 from tests.servers import Server
 from tests.topology import Cluster
@@ -90,6 +90,18 @@ def test_every_move_is_done_on_a_cluster(cluster: Cluster, prefix: str) -> None:
     store.publish("m2", {"id": "m2"}, 60_000)
     assert {one["id"] for one in store.masters()} == {"m1", "m2"}
     store.close()
+
+
+def test_documented_rights_are_enough_on_a_cluster(cluster: Cluster) -> None:
+    """Those for one server, and the two that the docs name for a cluster."""
+    for node in cluster.nodes:
+        node.client.execute_command("ACL", "SETUSER", "batchq", *documented_rights(), "+cluster|slots", "+asking")
+    store = RedisStore(cluster.url.replace("://", "://batchq:change-me@"), prefix="bq", patience_s=1.0)
+    drive(store)
+    check(store, "a cluster with the least rights")
+    store.close()
+    for node in cluster.nodes:
+        node.client.flushall()
 
 
 def test_idle_pool_is_roused_by_any_of_its_queues(cluster: Cluster, tmp_path: Path, prefix: str) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import redis
 
 from batchq.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreVersion
-from batchq.job import NewJob, new_id, pack_row
+from batchq.job import NewJob, Released, new_id, pack_row
 from batchq.lifecycle import COUNTED, Word
 from batchq.redis.store import RedisStore
 from tests.faults.drive import check, drive
 from tests.faults.proxy import Proxy
+from tests.outage.conftest import documented_rights
 from tests.process.rig import Rig
 from tests.servers import Server
 
@@ -24,17 +24,9 @@ RigOn = Callable[[Server], Rig]
 
 T = TypeVar("T")
 
-DOCS = Path(__file__).parents[2] / "docs" / "redis.md"
-
 
 def a_job() -> NewJob:
     return NewJob(new_id(), pack_row("work"))
-
-
-def documented_rights() -> list[str]:
-    """The rules of the ACL example in the docs, as ACL SETUSER takes them."""
-    [block] = re.findall(r"^user batchq (.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
-    return str(block).split()
 
 
 def url_of(server: Server, user: str) -> str:
@@ -157,7 +149,14 @@ def test_documented_rights_are_enough_and_each_of_them_is_needed(serve: Serve, p
     waiter = store.wake_waiter(["mail"])
     waiter.arm()
     waiter.close()
+    store.register("mail", "w9", 60_000)
+    store.enqueue("mail", [a_job()])
+    [claim] = store.claim("mail", "w9", 1, 0).claims
+    assert store.release("mail", "w9", [Released(claim)]) == [Word.OK]
+    assert store.cancel("mail", [claim.id]) == [Word.CANCELLED]
     store.close()
+    used = {name.removeprefix("cmdstat_") for name in server.client.info("commandstats")}
+    assert {right[1:] for right in rights if right.startswith("+")} - used == set()
 
 
 def test_pool_runs_with_the_documented_rights(serve: Serve, rig_on: RigOn) -> None:
