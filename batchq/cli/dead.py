@@ -57,7 +57,7 @@ def dead(
     `export`. With --json one object a line.
 
     \b
-    batchq dead                          which handler fails most, and with what error
+    batchq dead                          which handler fails most, and how
     batchq dead --by host --since 1h     which host
     batchq dead --retrying               also what is still being tried
     batchq requeue --group 3f2a91bc      send one group back

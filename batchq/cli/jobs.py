@@ -115,7 +115,7 @@ def show(job_id: str, queue: str | None, as_json: bool, url: str | None, prefix:
 
     \b
     batchq show 01h2x...           why did it die
-    batchq show 01h2x... --json    all that is known, tracebacks of older attempts too
+    batchq show 01h2x... --json    all that is known, older tracebacks too
     """
     with reach(url, prefix, only_look=True) as app:
         job = app.get(job_id, queue) if job_id.isprintable() else None

@@ -58,6 +58,10 @@ def status(path: str | None, as_json: bool) -> None:
     """Show what waits in the inbox for a master, and which files were moved aside, with the reason.
 
     Nothing is made or changed; a spool that is not there yet is said to be so.
+
+    \b
+    batchq spool status
+    batchq spool status --json
     """
     found = _look(path or configured())
     if as_json:
@@ -88,6 +92,10 @@ def forward(
     beside others: what it had sent is known by its mark. With --ledger the spool's queues are paused for good, and its
     pending and delayed jobs move with all their attempts; stop the pools that serve it first. Exit code 0 when nothing
     is left, 1 when files were moved aside, 4 when the server can't be reached (not with --watch).
+
+    \b
+    batchq spool forward                  what waits there, once
+    batchq spool forward --watch          for ever, on a host without a pool
     """
     with reach(url, prefix) as app:
         forwarder = _forwarder(app, path, everything)

@@ -55,6 +55,9 @@ def vacuum(path: str | None, as_json: bool) -> None:
 
     Not needed in daily life: new jobs use that room. Nobody can enqueue or claim meanwhile, some seconds for a million
     jobs; twice the size of what is left must be free.
+
+    \b
+    batchq spool vacuum
     """
     from batchq.spool.hands import vacuum as shrink
 

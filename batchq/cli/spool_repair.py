@@ -45,6 +45,10 @@ def check(path: str | None, repair: bool, quick: bool, as_json: bool) -> int:
 
     It may be in use. A `note` is nothing to worry about; what is `mendable` is mended with --repair; a `fault` needs a
     person. Exit code 0 when nothing is left to do, 1 otherwise, 4 where there is no spool.
+
+    \b
+    batchq spool check
+    batchq spool check --repair
     """
     from batchq.spool.check import check as look
     from batchq.spool.check import is_well
@@ -100,7 +104,8 @@ def load(file: Iterable[bytes], path: str, as_json: bool) -> None:
     Counts are made anew, so lines may be left out or changed.
 
     \b
-    batchq spool dump | grep -v '"job":"broken"' | batchq spool load - --spool ./new
+    batchq spool load all.ndjson --spool ./new
+    batchq spool dump | grep -v broken | batchq spool load - --spool ./new
     """
     from batchq.spool.dump import load as load_lines
 
@@ -121,6 +126,9 @@ def salvage(new: str, path: str | None, as_json: bool) -> int:
 
     Stop everything that uses the damaged one first; it is not changed. Counts are made anew, and the files of the inbox
     are copied. Jobs that are known by name only are listed. Exit code 1 where something could not be read.
+
+    \b
+    batchq spool salvage ./new
     """
     from batchq.spool.salvage import salvage as save
 

@@ -125,7 +125,8 @@ def start(
     batchq start -q critical:5 -q default --metrics-port 9464 tasks:app
 
     \b
-    TERM, INT   stop claiming, wait for running jobs, give back the rest; again: at once
+    TERM, INT   claim no more, wait for running jobs, give back the rest;
+                again: at once
     QUIT        at once
     HUP         reload: settings and app anew, without losing capacity
     TTIN, TTOU  one worker more, one fewer

@@ -12,6 +12,7 @@ import pytest
 
 from batchq import __version__
 from batchq.cli.group import COMMANDS, cli
+from batchq.cli.spool import SpoolGroup
 
 from .conftest import Run, environment
 
@@ -39,18 +40,23 @@ def test_each_command_has_help(run: Run, name: str) -> None:
     assert long.out == short.out
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *(f"spool {name}" for name in SpoolGroup.table)])
 def test_each_command_shows_an_example(name: str) -> None:
-    """A line that can be copied, whose options there are."""
-    command = cli.get_command(None, name)  # type: ignore[arg-type]
+    """A line that can be copied, whose options there are; nothing wraps on a terminal of 80 columns."""
+    command: click.Command | None = cli
+    for word in name.split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(None, word)  # type: ignore[arg-type]
     assert command is not None
-    examples = [line.strip() for line in str(command.help).splitlines() if line.strip().startswith(f"batchq {name}")]
+    lines = [line.strip() for line in str(command.help).partition("\b")[2].splitlines()]
+    assert max(map(len, lines)) <= 78
+    examples = [line.partition(f"batchq {name}")[2] for line in lines if f"batchq {name}" in line]
     assert examples
     known = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
     if isinstance(command, click.Group):
         return
     for example in examples:
-        words = re.split(r"\s{2,}", example)[0].split()
+        words = re.split(r"\s{2,}|\|", example)[0].split()
         assert {word for word in words if word.startswith("-") and len(word) > 1} <= known
 
 
