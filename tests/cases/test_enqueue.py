@@ -250,6 +250,8 @@ def send(rig: Rig, entrance: str, texts: list[str]) -> list[str | None]:
 @pytest.mark.parametrize("entrance", ["api", "command line", "import"])
 def test_values_reach_the_handler_as_they_were_or_are_refused(rig: Rig, entrance: str) -> None:
     """Integers around 64 bits keep every digit, floats every bit, what JSON has not is refused; nothing is changed."""
+    if rig.kind == "spool" and entrance == "command line":
+        pytest.skip("what the command line reads does not depend on where it goes")
     rig.app(APP)
     numbers = NUMBERS if entrance != "command line" else NUMBERS[1:6]
     bad = BAD if entrance != "command line" else BAD[1::2]
@@ -555,7 +557,7 @@ def test_what_is_too_large_is_refused_early_and_hurts_nobody(rig: Rig) -> None:
 )
 def test_an_id_is_free_again_after_every_end(rig: Rig, how: str) -> None:
     """Known while its job lives, with the existing job named; afterwards it runs again, without a key left behind."""
-    if rig.kind == "spool" and how in ("row deleted", "timeout", "cancelled while delayed", "purged"):
+    if rig.kind == "spool" and how not in ("done", "dead", "cancelled while it runs", "everything killed"):
         pytest.skip("a job of the spool is its row; the others end as elsewhere")
     rig.app(APP)
     terms = {"job_id": "order-7", "timeout": 0.3 if how == "timeout" else None}
