@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from batchq.app import App
 from batchq.clock import SYSTEM
-from batchq.config import Settings
+from batchq.config import Settings, masked
 from batchq.errors import AppError, BatchqError, StoreError
 from batchq.job import Buried, Completed, NewJob, Released, Retried, Snoozed, new_id, pack_error, pack_row, random_name
 from batchq.kinds import show_duration
@@ -82,10 +82,22 @@ def _app(load: Callable[[], App | None], settings: Settings) -> Iterator[Finding
         yield Finding("bad", "app", "it has no handlers", "every job would be parked; register one with @app.job")
         return
     yield Finding("ok", "app", f"{len(names)} handlers on queues {', '.join(app.registry.queues())}")
+    meant, looked_at = _place(app.settings), _place(settings)
+    if meant != looked_at:
+        text = f"its code names another store ({meant}) than this looks at ({looked_at}): code goes before variables"
+        yield Finding("bad", "app", text, "name the store in one place; batchq start --url goes before both")
     unlimited = [name for name in names if not app.registry.get(name).timeout_ms]
     if unlimited and settings.timeout_ms is None:
         shown = ", ".join(unlimited[:5]) + (" ..." if len(unlimited) > 5 else "")
         yield Finding("warn", "app", f"no time limit: {shown}", "a hung handler keeps its worker; set timeout")
+
+
+def _place(settings: Settings) -> str:
+    """The store and its prefix, the same for any way to write it. Connects to nothing."""
+    store = open_store(settings.store_url, settings, make=False)
+    place = str(getattr(store, "destination", masked(settings.store_url)))
+    store.close()
+    return place
 
 
 def _store(store: Store, settings: Settings) -> Iterator[Finding]:

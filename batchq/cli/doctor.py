@@ -72,7 +72,7 @@ def _examine(spec: str | None, url: str | None, prefix: str | None) -> list[Find
             return None  # None is named.
 
     try:
-        with reach(url, prefix, only_look=True, brief=True) as app:
+        with reach(url, prefix, only_look=True, brief=True, spec=spec) as app:
             return list(examine(app, configured))
     except (AppError, ConfigError) as error:
         return [failed(error)]

@@ -66,8 +66,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the app can't be loaded,
 4 the store can't be reached, 5 the watchdog gave up, 130 interrupted.
 
 \b
-Settings are flags, BATCHQ_* variables and [tool.batchq] in pyproject.toml,
-in this order. `batchq config` lists them."""
+Settings are flags, what the code gives to App(...), BATCHQ_* variables and
+[tool.batchq] in pyproject.toml, in this order. `batchq config` lists them."""
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

@@ -199,12 +199,13 @@ def reach(
     only_look: bool = False,
     brief: bool = False,
     fallback: bool | None = None,
+    spec: str | None = None,
 ) -> App:
     """An App on the store that the flags, the environment or the file name; no handlers are needed for it.
 
     Where none of them names a store, but an app is configured, the app's own code says which one: the same store
     that `batchq start` would serve. With `only_look` a spool that is not there is not made; with `brief` a silent
-    server is given up sooner: health checks must answer.
+    server is given up sooner: health checks must answer. `spec`: the command line's app, instead of the configured one.
     Raises ConfigError, AppError.
     """
     from batchq import config
@@ -213,7 +214,7 @@ def reach(
 
     warn_of_password(url)
     quiet_events()
-    flags: dict[str, object] = {"url": url, "prefix": prefix, "fallback": fallback}
+    flags: dict[str, object] = {"url": url, "prefix": prefix, "fallback": fallback, "app": spec}
     settings = config.load(flags)
     show_tracebacks(settings.debug)
     if settings.url is None and settings.app is not None and "spool" not in settings.sources:

@@ -86,6 +86,26 @@ def test_an_app_that_cant_be_imported(run: Run, here: Path, scene: Scene) -> Non
     assert of(done.lines, "store")
 
 
+def test_an_app_on_another_store(run: Run, here: Path, tmp_path: Path) -> None:
+    """Its code goes before a variable: else nobody would know why the jobs are not where all commands look."""
+    (here / "shop.py").write_text(APP.replace("App()", f"App('spool:{tmp_path / 'its'}')"))
+    done = run("doctor", "shop:app", "--json").ended(1)
+    [bad] = [one for one in of(done.lines, "app") if one["level"] == "bad"]
+    assert str(tmp_path / "its") in bad["text"]
+    # The same in other words is no other.
+    (here / "shop.py").write_text(APP.replace("App()", "App('redis://localhost:1')"))
+    same = run("doctor", "shop:app", "--json", env={"BATCHQ_URL": "redis://127.0.0.1:1/0"}).lines
+    assert not [one for one in of(same, "app") if one["level"] == "bad"]
+
+
+def test_the_app_says_which_store(run: Run, here: Path, tmp_path: Path) -> None:
+    """Where nothing else does, the one of the command line too."""
+    (here / "shop.py").write_text(APP.replace("App()", f"App('spool:{tmp_path / 'its'}')"))
+    alone = run("doctor", "shop:app", "--json", env={"BATCHQ_URL": ""}).lines
+    assert not [one for one in of(alone, "app") if one["level"] == "bad"]
+    assert str(tmp_path / "its") in of(alone, "store")[0]["text"]
+
+
 def test_settings_that_are_wrong(run: Run) -> None:
     """Unknown ones name the nearest."""
     done = run("doctor", "--json", env={"BATCHQ_LAESE": "3s"}).ended(1)
