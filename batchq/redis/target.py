@@ -66,7 +66,7 @@ def read_url(url: str) -> Target:
         db = int(options.pop("db", "" if is_unix else path.strip("/")) or 0)
     except ValueError:
         raise ConfigError(f"url: {URL_FORM}") from None
-    if "@" in url and not username and not password:
+    if "@" in url.partition("?")[0] and not is_unix and not username and not password:
         # An unescaped / or ? ends the host part early: the connection would go to localhost without a word.
         raise ConfigError(f"url: {URL_FORM}")
     if is_unix and not path.strip("/"):
@@ -75,6 +75,8 @@ def read_url(url: str) -> Target:
     if not all("!" <= letter <= "~" for letter in name):
         raise ConfigError(f"url: expected a client_name of letters without spaces, found {name!r:.40}")
     tls = {key: options.pop(key) for key in TLS_OPTIONS if key in options}
+    if tls and parts.scheme != "rediss":
+        raise ConfigError(f"url: {min(tls)} is for TLS: write rediss:// before the host, or take it away")
     for key in _PASSED_OVER:
         options.pop(key, None)
     if options:

@@ -34,7 +34,12 @@ def test_option_that_nobody_reads_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("url", "found"),
-    [("unix://", "no path"), ("unix:///?db=1", "no path"), ("redis://db?client_name=a%20b", "client_name of .*'a b'")],
+    [
+        ("unix://", "no path"),
+        ("unix:///?db=1", "no path"),
+        ("redis://db?client_name=a%20b", "client_name of .*'a b'"),
+        ("redis://db?ssl_ca_certs=ca.pem", "ssl_ca_certs is for TLS: write rediss://"),
+    ],
 )
 def test_url_that_names_nothing_to_use_is_refused(url: str, found: str) -> None:
     """A Unix socket without its path would be the server of this host; the other one fails each greeting."""
@@ -54,6 +59,7 @@ def test_address_of_ipv6_is_written_as_in_a_url(kind: str) -> None:
 def test_url_of_other_clients_is_read_the_same() -> None:
     """Options for which batchq has settings of its own are passed over; a database may stand in either place."""
     assert read_url("redis://db:1?db=3&socket_timeout=2&client_name=me&username=u&password=p").db == 3
+    assert read_url("unix:///run/redis@host.sock").path == "/run/redis@host.sock"
     there = read_url("unix:///run/redis.sock?db=2")
     assert (there.where, there.db, there.tls) == ("/run/redis.sock", 2, None)
     assert read_url("rediss://db/4?ssl_cert_reqs=none").tls == {"ssl_cert_reqs": "none"}
