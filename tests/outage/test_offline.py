@@ -89,7 +89,8 @@ def test_what_has_not_ended_there_goes_to_the_server_with_what_is_behind_it(
     server, rig, _, app = away
     failed = app.enqueue("stumbles").id
     rig.until_started(failed, within=20)
-    long = [app.enqueue("spare", args=[1.5]).id for _ in range(2)]
+    # Both places are taken until the server is back, and that is noticed.
+    long = [app.enqueue("spare", args=[4.0]).id for _ in range(2)]
     for job in long:
         rig.until_started(job)
     waiting = [app.enqueue("spare", args=[0.01]).id for _ in range(10)]
