@@ -96,7 +96,8 @@ def test_two_shells_that_requeue_everything_move_each_job_once(rig: Rig) -> None
     said = [shell.communicate(timeout=60) for shell in shells]
     # By the signal itself where it came when Python was starting or had ended already.
     assert all(shell.returncode in (0, 130, -signal.SIGINT) for shell in shells), (said, [s.returncode for s in shells])
-    assert not any(b"Traceback" in err for _, err in said)
+    # Python's own words, where it had not come to batchq yet, or had left it.
+    assert not any(b"Traceback" in err for (_, err), shell in zip(said, shells, strict=True) if shell.returncode >= 0)
     call(rig, "requeue", "--all", "--yes", "--json").ended(0)
     stats = rig.store.stats("default")
     assert (stats.counts["pending"], stats.counts["dead"]) == (len(ids) - len(gone), 0)
