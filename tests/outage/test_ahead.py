@@ -96,7 +96,9 @@ def test_server_that_is_gone_in_between_is_told_with_the_call_that_may_have_been
             send(app, items())
         assert away.value.maybe
         assert away.value.mark is not None
-        assert away.value.__notes__ == ["enqueue_many: the first 0 jobs are enqueued surely"]
+        # The answer to the first step may have come in before the end.
+        surely = [f"enqueue_many: the first {jobs} jobs are enqueued surely" for jobs in (0, STEP)]
+        assert away.value.__notes__ in ([surely[0]], [surely[1]])
         proxy.refusing = False
         app.close()
 
