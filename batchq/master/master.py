@@ -24,7 +24,7 @@ from batchq.clock import SYSTEM
 from batchq.config import MAX_PROCESSES, Settings
 from batchq.errors import ConfigError
 from batchq.job import random_name
-from batchq.master import autoreload, newborn, orders
+from batchq.master import autoreload, newborn, orders, stacks
 from batchq.master.children import Child, Unreaped, death_of, signal_group, signal_one
 from batchq.master.control import ControlServer
 from batchq.master.crew import Crew
@@ -41,7 +41,7 @@ from batchq.master.stalls import Stalls
 from batchq.master.stopping import Stop
 from batchq.master.sweeps import Death
 from batchq.stores import attach_inbox, make_offline, open_store
-from batchq.system import scoreboard, stacks, streams
+from batchq.system import scoreboard, streams
 from batchq.system.meters import Meters
 from batchq.system.notify import Notifier
 from batchq.system.parent import birth_of, die_with, reap_child

@@ -18,11 +18,12 @@ from batchq import backoff, log
 from batchq.app import App
 from batchq.config import Settings
 from batchq.errors import BatchqError
-from batchq.master.signals import blocked, pipe, unblock
+from batchq.master import stacks
+from batchq.master.signals import blocked, unblock
 from batchq.stores import open_store
-from batchq.system import stacks
 from batchq.system.memory import be_first_to_go
 from batchq.system.parent import birth_of
+from batchq.system.pipes import pipe
 from batchq.system.scoreboard import Slot
 from batchq.system.titles import Title
 from batchq.worker.base import BROKEN, ORDER_SIGNAL

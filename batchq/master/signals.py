@@ -13,6 +13,8 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 
+from batchq.system.pipes import drain, pipe
+
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
 #: What a master has an answer to. USR2 it passes over: by default it would end it.
@@ -109,19 +111,3 @@ def block() -> None:
 
 def unblock() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-
-
-def pipe() -> tuple[int, int]:
-    """Both ends non-blocking, and closed by an exec."""
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-    os.set_blocking(write, False)
-    return read, write
-
-
-def drain(fd: int) -> bytes:
-    """Empties a non-blocking pipe."""
-    try:
-        return os.read(fd, 4096)
-    except BlockingIOError:
-        return b""

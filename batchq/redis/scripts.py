@@ -1,7 +1,7 @@
 """Loads the Lua moves: expands their includes, reads from each header which keys it takes, and builds its calls.
 
 The header is the contract: `-- KEYS  1 active  SET ...` names the keys, so callers give no key by hand, and a script
-that wants an unknown one fails here. Knows no connection; `redis_store` sends what this module builds.
+that wants an unknown one fails here. Knows no connection; `store` sends what this module builds.
 """
 
 from __future__ import annotations

@@ -9,12 +9,14 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from batchq.clock import SYSTEM, monotonic_ns
 from batchq.job import Buried, Completed, Outcome, Released, Retried, Snoozed
 from batchq.system.scoreboard import unnamed_file
-from batchq.worker.runner import Prepared
+
+if TYPE_CHECKING:
+    from batchq.worker.runner import Prepared
 
 #: How an attempt can end, as it is counted.
 ENDS = ("completed", "failed", "timed_out", "buried", "snoozed", "released")

@@ -29,10 +29,10 @@ from batchq.config import Settings
 from batchq.errors import ConfigError, StoreError, StoreUnavailable
 from batchq.gates import LATE_MS
 from batchq.job import Outcome, Released
-from batchq.master.signals import drain
 from batchq.registry import Registry, place
 from batchq.store import Store, Waiter
 from batchq.system import scoreboard
+from batchq.system.pipes import drain
 from batchq.system.scoreboard import Entry, Slot
 from batchq.worker.admission import portion, read
 from batchq.worker.base import DONE, REST_S, UNSETTLED, WorkerBase, error_of

@@ -27,9 +27,9 @@ from batchq.config import Settings
 from batchq.errors import JobCancelled, JobTimeout, StoreError, StoreUnavailable
 from batchq.job import Claim, Outcome, Released
 from batchq.lifecycle import Word
-from batchq.master.signals import drain
 from batchq.store import MAX_JOBS, Store, Waiter
 from batchq.system import scoreboard
+from batchq.system.pipes import drain
 from batchq.system.scoreboard import Slot
 from batchq.worker.admission import at_same_rate, read
 from batchq.worker.base import DONE, REST_S, UNSETTLED, WorkerBase, error_of

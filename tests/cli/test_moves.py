@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import redis
 
 from batchq.lifecycle import State, Word
-from tests.servers import Servers, flavours
 
 from .conftest import Run, Scene
 
 
-@pytest.fixture(params=("spool", *flavours()))
-def url(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> str:
-    """What people do by hand is tested on each store: a database of a server that is emptied, or a spool."""
-    if request.param == "spool":
-        return f"spool:{tmp_path / 'spool'}"
-    url = f"{servers.get(request.param).url.removesuffix('/0')}/7"
-    with redis.Redis.from_url(url) as client:
-        client.flushdb()
-    return url
+@pytest.fixture
+def url(any_url: str) -> str:
+    """What people do by hand is tested on each store."""
+    return any_url
 
 
 def states(scene: Scene, queue: str = "default") -> dict[str, int]:
