@@ -63,7 +63,7 @@ def shorten(entry: bytes) -> bytes:
         None if started_ms is None else at_ms - started_ms,
         *(error.get("delay_ms"), error.get("worker", ""), trace),
     ]
-    while not short[-1]:
+    while short[-1] in (None, ""):
         short.pop()
     return orjson.dumps(short)
 

@@ -146,6 +146,13 @@ def test_entry_that_was_written_short_is_read_as_it_was(fail: Callable[[], None]
         assert read_error(whole) == orjson.loads(whole)
 
 
+def test_nought_is_kept_where_nothing_stands_behind_it() -> None:
+    """A run that took no millisecond, and a retry at once."""
+    for more in ({"started_ms": 3}, {"started_ms": 3, "delay_ms": 0}, {"delay_ms": 0}):
+        whole = pack_error("ValueError", "no", attempt=1, at_ms=3, **more)
+        assert read_error(shorten(whole)) == orjson.loads(whole)
+
+
 def test_error_of_a_plain_failure_takes_two_hundred_bytes() -> None:
     """A job that waits for its second attempt keeps it in the memory of the server."""
     entry = pack_error(
