@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import subprocess
 import sys
@@ -38,16 +39,25 @@ def test_an_import_never_fills_the_queue(place: Place) -> None:
     seen: list[int] = []
     stop = threading.Event()
     worker = threading.Thread(target=work_off, args=(place.store, "default", seen, stop))
-    worker.start()
+    said = place.folder / "said"
+    command = place.command("import", "rows.csv", "--job", "load", "--max-pending", "700", "--json")
+    with said.open("wb") as err:
+        importer = subprocess.Popen(command, cwd=place.folder, env=place.env(), stdout=subprocess.PIPE, stderr=err)
     try:
-        done = place.imported("rows.csv", "--job", "load", "--max-pending", "700")
+        # Nobody makes room before: a quick worker and a slow import would never meet.
+        until(lambda: b"is full" in said.read_bytes(), "it waits for room")
+        worker.start()
+        out, _ = importer.communicate(timeout=DEADLINE_S)
         until(lambda: place.store.stats("default").totals["completed"] == 3000, "all rows are worked off")
     finally:
+        importer.kill()
         stop.set()
-        worker.join()
-    assert (done["code"], done["enqueued"], done["chunks"]) == (0, 3000, 7)
+        if worker.ident is not None:
+            worker.join()
+    done = json.loads(out.splitlines()[-1])
+    assert (importer.returncode, done["enqueued"], done["chunks"]) == (0, 3000, 7)
     assert max(seen) <= 700
-    assert done["err"].count("queue default is full (700 pending): waits for room") == 1
+    assert said.read_text().count("queue default is full (700 pending): waits for room") == 1
 
 
 def test_an_import_that_waits_can_be_interrupted_and_goes_on(spool: Place) -> None:
