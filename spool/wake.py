@@ -30,17 +30,28 @@ _RUBBISH_S = 60.0
 def push(layout: Layout, kind: Kind, queue: str) -> None:
     """Work is ready: rouses one waiter. The earliest fire-time changed: rouses all, each master keeps its own time."""
     kept = f"{kind}:{queue}:"
-    roused = False
     with suppress(OSError):
-        names = [name for name in fs.names(layout.waiting) if name.startswith(kept)]
-        for name in names:
-            if name != kept and fs.ring(layout.at("waiting", name)):
-                roused = True
-                if kind == "wake":
-                    break
-        if not roused and kept not in names:
-            # Any file will do for the name: a link costs no inode.
-            fs.link(layout.gate, layout.at("waiting", kept))
+        names = _named(layout, kept)
+        if _ring(layout, kind, names) or kept in names:
+            return
+        # Any file will do for the name: a link costs no inode.
+        fs.link(layout.gate, layout.at("waiting", kept))
+        # Race: who armed itself since that look may have looked for this hint before it was there.
+        late = [name for name in _named(layout, kept) if name not in names]
+        if _ring(layout, kind, late):
+            fs.remove(layout.at("waiting", kept))
+
+
+def _named(layout: Layout, kept: str) -> list[str]:
+    """Those who wait for such a hint, and the hint that waits for them."""
+    return [name for name in fs.names(layout.waiting) if name.startswith(kept)]
+
+
+def _ring(layout: Layout, kind: Kind, names: Sequence[str]) -> bool:
+    """Rouses the first of them that can be, for `timer` all. Whether any was."""
+    waiters = (name for name in names if not name.endswith(":"))
+    rung = (fs.ring(layout.at("waiting", name)) for name in waiters)
+    return any(rung) if kind == "wake" else any(list(rung))
 
 
 def rubbish(layout: Layout, now_s: float) -> list[str]:

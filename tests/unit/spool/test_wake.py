@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from batchq.spool import SpoolStore, wake
+from batchq.spool import SpoolStore, fs, wake
 from tests.unit.spool.helpers import Q, a_job, claim_all, fork, wait_for
 
 
@@ -95,6 +95,26 @@ def test_thread_that_found_work_leaves_hints_to_the_idle(store: SpoolStore) -> N
     idle.arm()
     store.enqueue(Q, [a_job()])
     assert roused([busy, idle]) == [idle]
+
+
+@pytest.mark.parametrize("kind", ["wake", "timer"])
+def test_waiter_that_arms_itself_while_a_hint_is_laid_down_is_roused(
+    store: SpoolStore, monkeypatch: pytest.MonkeyPatch, kind: wake.Kind
+) -> None:
+    """It has looked for work before that was there, and for a hint before that was: nothing else would tell it."""
+    waiter = wake.FifoWaiter(store._ledger.layout, kind, [Q])
+    link = fs.link
+
+    def arm_first(source: str, target: str) -> None:
+        if target.endswith(":"):
+            waiter.arm()
+        link(source, target)
+
+    monkeypatch.setattr(fs, "link", arm_first)
+    store.enqueue(Q, [a_job(delay_ms=60_000 if kind == "timer" else 0)])
+    assert roused([waiter]) == [waiter]
+    assert os.listdir(Path(store.path) / "waiting") == [], "nobody else is roused for the same"
+    waiter.close()
 
 
 def test_closed_waiter_hands_on_a_hint_that_it_did_not_use(store: SpoolStore) -> None:
