@@ -38,9 +38,9 @@ async def take(request):
     return Response(b"{}", 202)
 
 web = Starlette(routes=[Route("/q/{queue}/{job:path}", take, methods=["POST"])])
-config = uvicorn.Config(web, host="127.0.0.1", port=0, log_level="warning", access_log=False)
-listening = config.bind_socket()
-listening.listen(512)
+config = uvicorn.Config(web, log_level="warning", access_log=False)
+listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 print(f"listening on http://127.0.0.1:{listening.getsockname()[1]}/q", file=sys.stderr, flush=True)
 uvicorn.Server(config).run(sockets=[listening])
 """

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from batchq import App
+from batchq.cli.ingress import listen_at
 from batchq.errors import ConfigError, StoreUnavailable
 from batchq.ingress.sources import Bucket, make_source, parse_rate, read_sources
 from batchq.ingress.web import make_web
@@ -311,6 +313,26 @@ def test_command_says_where_it_listens(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_answers_wait_for_no_confirmation() -> None:
+    """The connections of the socket that it listens at send at once what they have."""
+    with listen_at("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_address_that_can_not_be_had_is_named() -> None:
+    """A port that is taken, and a host that is nobody's."""
+    with listen_at("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=f"127.0.0.1, port {port} can't be listened at \\(Address already in use\\)"
+        ):
+            listen_at("127.0.0.1", port)
+    with pytest.raises(ConfigError, match="192.0.2.1, port 0 can't be listened at .*; name another"):
+        listen_at("192.0.2.1", 0)
 
 
 def test_standard_signature_end_to_end(app: App) -> None:
