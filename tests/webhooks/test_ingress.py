@@ -331,7 +331,7 @@ def test_address_that_can_not_be_had_is_named() -> None:
             ConfigError, match=f"127.0.0.1, port {port} can't be listened at \\(Address already in use\\)"
         ):
             listen_at("127.0.0.1", port)
-    with pytest.raises(ConfigError, match="192.0.2.1, port 0"):
+    with pytest.raises(ConfigError, match="port: 192"):
         listen_at("192.0.2.1", 0)
 
 
