@@ -147,6 +147,8 @@ class Heritage:
     outages: int
     #: A process of ours that asks for reloads.
     watcher: int | None = None
+    #: The socket to the guardian.
+    guardian_fd: int | None = None
     children: list[dict[str, Any]] = field(default_factory=list)
     unreaped: list[dict[str, Any]] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
@@ -200,7 +202,7 @@ class Heritage:
 
     def _fds(self) -> list[int]:
         fds = [self.board_fd, *self.life, *self.signal_fds, *(child["stacks_fd"] for child in self.children)]
-        return [fd for fd in (*fds, self.pid_fd, self.control_fd) if fd is not None and fd >= 0]
+        return [fd for fd in (*fds, self.pid_fd, self.control_fd, self.guardian_fd) if fd is not None and fd >= 0]
 
     def replace_process(self, origin: Origin) -> NoReturn:
         """Goes on as the next image. Raises OSError where that can't be: all is as before, but signals are blocked."""

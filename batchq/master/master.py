@@ -29,6 +29,7 @@ from batchq.master.children import Child, Unreaped, death_of, signal_group, sign
 from batchq.master.control import ControlServer
 from batchq.master.crew import Crew
 from batchq.master.exporter import Exporter, Health
+from batchq.master.guardian import Guardian
 from batchq.master.handover import Heritage, Origin
 from batchq.master.keeper import TICK_S, Keeper
 from batchq.master.leavings import clear_away
@@ -195,6 +196,8 @@ class Master:
         if self._heritage is None:
             self._board.own(self._me)
             self._life_r, self._life_w = os.pipe()
+        guarding = self._heritage.guardian_fd if self._heritage is not None else None
+        self._guardian = Guardian(self._board.fd, self._me, self._selector, guarding)
         # What the app's module used while it was loaded stays on this side of the forks.
         self._app.close()
         self._control = self._open_control()
@@ -245,6 +248,7 @@ class Master:
         for number in self._signals.came():
             orders.obey(self, number)
         self._bury_children()
+        self._guardian.keep()
         self._limits.enforce(list(self._crew), stopping=self._stop.interrupted)
         self._keeper.keep_time()
         self._tell_manager()
@@ -459,6 +463,7 @@ class Master:
         if self._pid_file is not None:
             self._pid_file.let_go()
         self._keeper.let_go()
+        self._guardian.let_go()
         self._selector.close()
         for server in self._servers:
             server.let_go()
@@ -562,6 +567,7 @@ class Master:
             outage_since=self._keeper.outage_since,
             outages=self._keeper.outages,
             watcher=self._watcher,
+            guardian_fd=self._guardian.fd,
             signals=self._signals.came(),
         )
         left.keep(self._crew.children, self._crew.unreaped)
@@ -605,6 +611,7 @@ class Master:
         self._keeper.reap_soon(last=True)
         self._say_what_is_left()
         self._keeper.close()
+        self._guardian.close()
         for server in self._servers:
             server.close()
         self._selector.close()

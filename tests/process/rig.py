@@ -22,6 +22,7 @@ import psutil
 from batchq.config import Settings, load
 from batchq.job import Job, NewJob, QueueStats, new_id, pack_row
 from batchq.lifecycle import unaccounted
+from batchq.master import guardian
 from batchq.spool.check import Level, check
 from batchq.store import Store
 from batchq.stores import open_store
@@ -296,9 +297,20 @@ class Rig:
                     found.append(pid)
         return found
 
+    def guardians(self) -> list[int]:
+        """The guardians of this rig's pools, as long as they wait: they have no environment that would name the rig."""
+        masters = {str(pool.pid) for pool in self.pools}
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+                if guardian.NAME in words and masters & set(words[-2:]) and is_running(process.pid):
+                    found.append(process.pid)
+        return found
+
     def until_clean(self, within: float = 12.0) -> None:
         """Until no process of this rig runs."""
-        self.until(lambda: not self.processes(), "no process is left", within)
+        self.until(lambda: not self.processes() and not self.guardians(), "no process is left", within)
 
     def looks(self) -> str:
         """What the store says of all queues."""

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from batchq.master.leavings import clear_away
+from batchq.master.leavings import clear_away, end_left
 from batchq.system.parent import birth_of
 from batchq.system.scoreboard import Owner, Scoreboard
 from batchq.worker.desk import boot_id
-from tests.process.rig import Rig, is_running, opened
+from tests.process.rig import Rig, is_running, is_stopped, opened
 from tests.servers import Server, flavours
 
 APP = """
@@ -84,7 +84,8 @@ def test_next_start_reaps_at_once_what_a_killed_master_left(rig: Rig) -> None:
 
 
 def test_programs_of_a_killed_pool_are_ended_by_the_next_start(rig: Rig) -> None:
-    """What a handler started outlives the kill of its master; the next start ends it before the job runs again."""
+    """Where the guardian hangs, which keeps no lock: the next start ends them before the job runs again. When the
+    guardian goes on it finds another's board, and does nothing."""
     rig.app(APP)
     options = ("--pid-file", str(rig.folder / "pool.pid"), "--lease", "60s")
     job = rig.enqueue("spawns")
@@ -93,6 +94,9 @@ def test_programs_of_a_killed_pool_are_ended_by_the_next_start(rig: Rig) -> None
     made = rig.folder / "child.pid"
     rig.until(made.exists, "its program runs")
     child = int(made.read_text())
+    [guardian] = rig.guardians()
+    os.kill(guardian, signal.SIGSTOP)
+    rig.until(lambda: is_stopped(guardian), "the guardian is stopped")
     pool.send(signal.SIGKILL)
     pool.wait()
     rig.until(lambda: rig.processes() == [child], "only the handler's program is left")
@@ -100,6 +104,10 @@ def test_programs_of_a_killed_pool_are_ended_by_the_next_start(rig: Rig) -> None
     assert not is_running(child)
     rig.until_counts(done=1)
     assert rig.ledger.ends(job)[0].token == 2
+    workers = again.workers()
+    os.kill(guardian, signal.SIGCONT)
+    rig.until(lambda: not is_running(guardian), "the guardian is gone")
+    assert again.workers() == workers
     assert again.stop() == 0
 
 
@@ -174,6 +182,10 @@ def test_only_what_surely_is_a_worker_is_ended(sleeper: subprocess.Popen[bytes])
     board = Scoreboard()
     board.own(me)
     board.slot(3).be(sleeper.pid, birth)
+    # As the guardian of another master, or of one that had the same pid.
+    end_left(board, me.pid + 1, me.birth)
+    end_left(board, me.pid, me.birth - 1)
+    assert sleeper.poll() is None
     clear_away(board, me, "x")
     assert sleeper.wait(5) == -signal.SIGKILL
 
