@@ -477,10 +477,11 @@ class App:
         return Enqueued(created_sum, known, spooled_sum, tuple(kept) if ids else None)
 
     def _send_ahead(self, queue: str, jobs: Sequence[NewJob]) -> Sent | None:
-        """A step that no batch counts and no limit holds up; None where it is to be sent in the ordinary way."""
-        if self.is_bounded or _batch.get() is not None:
+        """A step that no batch, limit or order has a say in; None where it is to be sent in the ordinary way."""
+        store = self.store
+        if self.is_bounded or _batch.get() is not None or (self._fallback is not None and self._fallback.is_ordered):
             return None
-        return self.store.send_ahead(queue, jobs)
+        return store.send_ahead(queue, jobs)
 
     # -- batches --------------------------------------------------------------------------------------------------
 

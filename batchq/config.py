@@ -146,6 +146,10 @@ class Settings:
     fallback: bool = _setting(True, Flag())
     #: Also where the spool does not outlive this machine or container.
     fallback_ephemeral: bool = _setting(False, Flag())
+    #: When a job that waited leaves the spool: by the server's reply, once it is on its disk, or after 5 s of grace.
+    forward_confirm: Literal["reply", "waitaof", "grace"] = _setting("reply", Choice(("reply", "waitaof", "grace")))
+    #: A producer goes on spooling while jobs of this host wait, so that none overtakes them.
+    ordered: bool = _setting(False, Flag())
     #: What a power cut may take from the spool: power (finishes), strict (nothing), process (the tail).
     durability: Literal["power", "strict", "process"] = _setting("power", Choice(("power", "strict", "process")))
     #: The master's pid file; scoreboard and control socket stand beside it.

@@ -80,6 +80,8 @@ def open_fallback(store: Store, settings: Settings) -> Fallback | None:
         limits_of(settings),
         ephemeral=settings.fallback_ephemeral,
         max_pending=settings.pending_limit,
+        confirm=settings.forward_confirm,
+        ordered=settings.ordered,
     )
 
 
@@ -91,7 +93,13 @@ def attach_inbox(store: Store, settings: Settings) -> None:
 
         assert isinstance(store, RedisStore)
         store.inbox = Inbox(
-            Forwarder(store, spool_path(settings), limits_of(settings), max_pending=settings.pending_limit)
+            Forwarder(
+                store,
+                spool_path(settings),
+                limits_of(settings),
+                max_pending=settings.pending_limit,
+                confirm=settings.forward_confirm,
+            )
         )
 
 

@@ -131,7 +131,7 @@ class Checker:
                     self._say(
                         Level.NOTE, f"{name}: the ledger before it was brought up to date; remove it when all is well"
                     )
-        for folder in (self.layout.tmp, self.layout.new, self.layout.work, self.layout.bad):
+        for folder in (self.layout.tmp, self.layout.new, self.layout.work, self.layout.sent, self.layout.bad):
             self._mode(folder)
         dead = wake.rubbish(self.layout, now_s)
         if dead:
@@ -183,6 +183,8 @@ class Checker:
         here = box.census()
         if here.files:
             self._say(Level.NOTE, f"inbox: {here.files} files wait, {here.jobs} jobs by their names")
+        if here.sent:
+            self._say(Level.NOTE, f"inbox/sent: {here.sent} files wait for the server to confirm them")
         hidden = [name for name in fs.names(layout.new) if name.startswith(".")]
         if hidden:
             self._say(Level.NOTE, f"inbox/new: {len(hidden)} files begin with a dot; nobody takes them")

@@ -18,7 +18,7 @@ from batchq.spool.ledger import Flush, Ledger
 from batchq.spool.parcel import MAX_FILE, read_parcel
 
 #: Folders of the inbox that can be looked into.
-FOLDERS = ("new", "work", "bad", "tmp")
+FOLDERS = ("new", "work", "sent", "bad", "tmp")
 
 
 class File(NamedTuple):

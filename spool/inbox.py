@@ -43,11 +43,13 @@ _TAKEN = sql("DELETE FROM mark WHERE queue=? AND lane=?")
 
 
 class Census(NamedTuple):
-    """What lies in an inbox: files not yet taken, their jobs as far as the names tell, files moved aside."""
+    """What lies in an inbox: files not yet taken, their jobs as far as the names tell, files moved aside, and files
+    that a server has taken and is to confirm."""
 
     files: int
     jobs: int
     bad: int
+    sent: int = 0
 
 
 # -- dropping --------------------------------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ class Box:
         waiting = [name for name in fs.names(self.layout.new) if not name.startswith(".")] + fs.names(self.layout.work)
         jobs = sum(map(jobs_in, waiting))
         bad = sum(1 for name in fs.names(self.layout.bad) if not name.endswith(".why"))
-        return Census(len(waiting), jobs, bad)
+        return Census(len(waiting), jobs, bad, len(fs.names(self.layout.sent)))
 
 
 def census(path: str | os.PathLike[str]) -> Census:

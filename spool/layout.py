@@ -83,6 +83,11 @@ class Layout:
         return self.at("inbox", "work")
 
     @property
+    def sent(self) -> str:
+        """What a server has taken that is to confirm it. Made when it is first needed."""
+        return self.at("inbox", "sent")
+
+    @property
     def bad(self) -> str:
         return self.at("inbox", "bad")
 

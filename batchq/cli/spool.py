@@ -17,6 +17,7 @@ from batchq.cli.params import configured, reach, reaches_store, takes_json, take
 if TYPE_CHECKING:
     from batchq.app import App
     from batchq.fallback.forward import Forwarder
+    from batchq.redis.sync import Confirm
     from batchq.store import Ingested
 
 #: How long `forward` waits for another forwarder, or for room in the server.
@@ -68,6 +69,8 @@ def status(path: str | None, as_json: bool) -> None:
         json_line(found)
         return
     facts = [(name, str(found[name])) for name in ("path", "files", "jobs", "bad")]
+    if found["sent"]:
+        facts.append(("sent", f"{found['sent']} (taken, not yet confirmed)"))
     facts.append(("free", f"{found['free_bytes'] / (1 << 30):.1f}GiB" if found["exists"] else "- (no spool there yet)"))
     fields(facts)
     if found["moved_aside"]:
@@ -80,25 +83,39 @@ def status(path: str | None, as_json: bool) -> None:
 @click.option("--spool", "path", metavar="PATH", help="The spool.  [default: BATCHQ_SPOOL]")
 @click.option("--watch", is_flag=True, help="Go on until interrupted; wait for a server that is away.")
 @click.option("--ledger", is_flag=True, help="Also the jobs that stand in its ledger: it was the store before.")
+@click.option(
+    "--confirm",
+    type=click.Choice(("reply", "waitaof", "grace")),
+    help="When a file has arrived.  [default: BATCHQ_FORWARD_CONFIRM, or reply]",
+)
 @click.option("--all", "everything", is_flag=True, help="Also what waits for another server or prefix.")
 @takes_json
 @reaches_store
 def forward(
-    path: str | None, watch: bool, ledger: bool, everything: bool, as_json: bool, url: str | None, prefix: str | None
+    path: str | None,
+    watch: bool,
+    ledger: bool,
+    confirm: Confirm | None,
+    everything: bool,
+    as_json: bool,
+    url: str | None,
+    prefix: str | None,
 ) -> int:
     """Send the jobs that wait in a spool of this host to Redis, each exactly once.
 
     Masters of this host do so by themselves; this is for hosts that have none. It may be interrupted, killed, and run
-    beside others: what it had sent is known by its mark. With --ledger the spool's queues are paused for good, and its
-    pending and delayed jobs move with all their attempts; stop the pools that serve it first. Exit code 0 when nothing
-    is left, 1 when files were moved aside, 4 when the server can't be reached (not with --watch).
+    beside others: what it had sent is known by its mark. With --confirm=waitaof a file stays until its jobs are on the
+    server's disk (Redis 7.2 or newer, or Valkey), with =grace until the server has run on for 5 s. With --ledger the
+    spool's queues are paused for good, and its pending and delayed jobs move with all their attempts; stop the pools
+    that serve it first. Exit code 0 when nothing is left, 1 when files were moved aside, 4 when the server can't be
+    reached (not with --watch).
 
     \b
     batchq spool forward                  what waits there, once
     batchq spool forward --watch          for ever, on a host without a pool
     """
     with reach(url, prefix) as app:
-        forwarder = _forwarder(app, path, everything)
+        forwarder = _forwarder(app, path, everything, confirm)
         moved = _empty(app, forwarder.path) if ledger else 0
         sums = _run_forward(forwarder, watch, lambda took: _tell_portion(took, as_json) if watch else None)
     if not watch and as_json:
@@ -111,7 +128,7 @@ def forward(
     return DONE
 
 
-def _forwarder(app: App, path: str | None, everything: bool) -> Forwarder:
+def _forwarder(app: App, path: str | None, everything: bool, confirm: Confirm | None) -> Forwarder:
     """Raises ConfigError for a store to which nothing can be forwarded."""
     from batchq.errors import ConfigError
     from batchq.fallback.forward import Forwarder
@@ -124,7 +141,13 @@ def _forwarder(app: App, path: str | None, everything: bool) -> Forwarder:
             f"url: expected the Redis that the jobs wait for, found {store.info().url:.200}; "
             "write --url redis://HOST:PORT/DB, or set BATCHQ_URL"
         )
-    return Forwarder(store, path or spool_path(app.settings), limits_of(app.settings), everything=everything)
+    return Forwarder(
+        store,
+        path or spool_path(app.settings),
+        limits_of(app.settings),
+        everything=everything,
+        confirm=confirm or app.settings.forward_confirm,
+    )
 
 
 def _empty(app: App, path: str) -> int:
@@ -161,13 +184,14 @@ def _run_forward(forwarder: Forwarder, watch: bool, tell: Callable[[Ingested], N
     from batchq.store import Ingested
 
     sums = Ingested()
-    patient_until = time.monotonic() + STUCK_S
+    patience_s = STUCK_S + forwarder.confirm_s
+    patient_until = time.monotonic() + patience_s
     least: float = math.inf
     said = ""
     while True:
         try:
             took = forwarder.sweep()
-            left = forwarder.waiting()
+            left = forwarder.waiting() + forwarder.unconfirmed()
             said = ""
         except StoreUnavailable as error:
             if not watch:
@@ -179,10 +203,10 @@ def _run_forward(forwarder: Forwarder, watch: bool, tell: Callable[[Ingested], N
         sums = Ingested(sums.files + took.files, sums.jobs + took.jobs, sums.bad + took.bad)
         if left < least:
             # Also where another one took them.
-            least, patient_until = left, time.monotonic() + STUCK_S
+            least, patient_until = left, time.monotonic() + patience_s
         if took.files or took.bad:
             tell(took)
-            patient_until = time.monotonic() + STUCK_S
+            patient_until = time.monotonic() + patience_s
         elif watch:
             time.sleep(1.0)
         elif left and time.monotonic() < patient_until:
@@ -190,8 +214,8 @@ def _run_forward(forwarder: Forwarder, watch: bool, tell: Callable[[Ingested], N
             time.sleep(0.05)
         elif left:
             raise StoreUnavailable(
-                f"spool: {forwarder.path}: {left} files can't be forwarded now: the server has no room for them, or "
-                "another forwarder is at it; try again"
+                f"spool: {forwarder.path}: {left} files can't be forwarded now: the server has no room for them, does "
+                "not confirm them, or another forwarder is at it; try again"
             )
         else:
             return sums
@@ -225,7 +249,8 @@ def _look(path: str) -> dict[str, Any]:
             "moved_aside": [{"file": name, "why": _why(f"{bad}/{name}.why")} for name in aside],
         }
     except FileNotFoundError:
-        return {"path": root, "exists": False, "files": 0, "jobs": 0, "bad": 0, "free_bytes": 0, "moved_aside": []}
+        none = inbox.Census(0, 0, 0)._asdict()
+        return {"path": root, "exists": False, **none, "free_bytes": 0, "moved_aside": []}
     except OSError as error:
         raise StoreUnavailable(f"spool: {root}: can't be read ({error.strerror}); check its owner and yours") from error
 

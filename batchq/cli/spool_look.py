@@ -1,6 +1,6 @@
 """`batchq spool ls` and `cat`: the ledger as if it were folders, beside the folders of the inbox.
 
-inbox/<new|work|bad|tmp>/<file>
+inbox/<new|work|sent|bad|tmp>/<file>
 <queue>/<pending|delayed|active|dead|completed>/<id>
 """
 

@@ -45,6 +45,8 @@ HELP = {
     "spool": "The file spool: the store without a url.",
     "fallback": "Forward the jobs that waited in the spool of this host while Redis was away.  [default: yes]",
     "fallback_ephemeral": "Handlers may spool jobs also where the spool does not outlive this machine or container.",
+    "forward_confirm": "When forwarded jobs leave the spool: reply, waitaof or grace.",
+    "ordered": "Handlers go on spooling while jobs of this host wait, so that none overtakes them.",
     "durability": "What a power cut may take from the spool: power, strict or process.",
     "result_keep": "How long results stay where a handler asks for them.",
     "result_max": "The greatest result that is kept.",

@@ -2,8 +2,9 @@
 
 A parcel is taken (W1), read (W2), sent in one script call a step under a mark (W3), and unlinked (W5). The mark is the
 parcel's own lane; where the line is a copy of a call whose outcome stayed unknown it is that call's. So whoever sends
-it again (another forwarder, after a kill at any point, or the call itself, late) changes nothing. Runs no job, and
-knows nothing of what Redis does with one.
+it again (another forwarder, after a kill at any point, or the call itself, late) changes nothing. Where the server's
+reply is not enough it is kept until it is confirmed (W4, `confirm`). Runs no job, and knows nothing of what Redis does
+with one.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from batchq import log
 from batchq.clock import SYSTEM, Clock
 from batchq.errors import ConfigError, InternalError, QueueFull, SpoolError, StoreError
+from batchq.fallback.confirm import GRACE_S, Sent
 from batchq.job import Mark, NewJob
 from batchq.redis.outage import Outage
 from batchq.redis.store import Parcelled, RedisStore
+from batchq.redis.sync import SYNC_MS, Confirm
 from batchq.spool import fs
 from batchq.spool.inbox import TIDY_S, Box
 from batchq.spool.layout import Layout, prepare
@@ -37,7 +40,7 @@ class Forwarder:
 
     It takes what is addressed to that store, and what has no address where the spool is no store of its own.
     `everything`: also what is addressed to others (the server has moved). `max_pending`: of a queue; what does not fit
-    waits, and all that came behind it.
+    waits, and all that came behind it. `confirm`, `grace_s`: when what the server took leaves the spool, see `confirm`.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Forwarder:
         *,
         everything: bool = False,
         max_pending: Callable[[str], int] = lambda queue: 0,
+        confirm: Confirm = "reply",
+        grace_s: float = GRACE_S,
         clock: Clock = SYSTEM,
     ) -> None:
         self._store = store
@@ -61,6 +66,12 @@ class Forwarder:
         self._full = Outage(store.destination, ("forwarding_stands", "forwarding_goes_on"))
         self._said_foreign = False
         self._tidy_at = 0.0
+        self._confirm = confirm
+        #: How long a file may stand under sent/ while all is well.
+        self.confirm_s = {"reply": 0.0, "waitaof": SYNC_MS / 1000, "grace": grace_s}[confirm]
+        self._sent: Sent | None = None
+        if confirm != "reply":
+            self._sent = Sent(store, self._layout, confirm, clock, is_ours=self._is_ours, grace_s=grace_s)
 
     @property
     def path(self) -> str:
@@ -77,6 +88,27 @@ class Forwarder:
     def waiting(self) -> int:
         """How many files lie there for this store."""
         return len(self._names())
+
+    def stands_before(self) -> bool:
+        """Whether something waits that a call made now would overtake. new/ first: what moves on is seen in work/."""
+        new = [name for name in fs.names(self._layout.new) if not name.startswith(".")]
+        found = [*new, *fs.names(self._layout.work)]
+        if not found:
+            return False
+        self._has_ledger = fs.size_of(self._layout.db) > 0
+        return any(map(self._is_ours, found))
+
+    def unconfirmed(self) -> int:
+        """How many files the server has taken that it is still to confirm."""
+        return len(self._sent.names()) if self._sent is not None else 0
+
+    def fault(self) -> str:
+        """Why that server can't confirm as it should; "" where it can. Raises StoreUnavailable."""
+        try:
+            self._store.check_confirm(self._confirm)
+        except SpoolError as error:
+            return str(error)
+        return ""
 
     def _names(self) -> list[str]:
         # A spool with a ledger is a store: what anybody dropped there is its own.
@@ -95,7 +127,7 @@ class Forwarder:
         stays for the next sweep.
         """
         try:
-            waits = self.waiting() > 0
+            waits = self.waiting() + self.unconfirmed() > 0
             if waits or self._is_untidy():
                 _check(self.path)
                 self._tidy()
@@ -120,6 +152,8 @@ class Forwarder:
             Box(self._layout, self._clock, self._limits).tidy()
 
     def _sweep(self, files: int, jobs: int) -> Ingested:
+        if self._sent is not None:
+            self._sent.look()
         box = Box(self._layout, self._clock, self._limits, is_ours=self._is_ours)
         names = box.take(files)
         fs.passed("W1")
@@ -141,7 +175,11 @@ class Forwarder:
                 if done.jobs >= jobs or self._full.since is not None:
                     break
         fs.passed("W2")
-        return self._deliver(box, trip, done) if trip else done
+        if trip:
+            done = self._deliver(box, trip, done)
+        if self._sent is not None and done.files:
+            self._sent.look()
+        return done
 
     def _calls_of(self, box: Box, parcel: Parcel) -> list[Parcelled] | None:
         """The calls of a parcel, numbered; None where it was moved aside."""
@@ -167,7 +205,11 @@ class Forwarder:
         return job._replace(fire_ms=None, delay_ms=max(0, job.fire_ms - self._clock.now_us() // 1000))
 
     def _deliver(self, box: Box, trip: Sequence[tuple[Parcel, list[Parcelled]]], done: Ingested) -> Ingested:
-        """Sends some parcels in one round trip (W3), and unlinks those that are in (W5)."""
+        """Sends some parcels in one round trip (W3), and unlinks those that are in (W5), or puts them by until that is
+        confirmed (W4)."""
+        run = ""
+        if self._sent is not None:
+            run = self._sent.run(call.queue for _, calls in trip for call in calls)
         try:
             answers = iter(self._store.forward([call for _, calls in trip for call in calls], self._max_pending))
         except InternalError as error:
@@ -192,8 +234,11 @@ class Forwarder:
                 done = done._replace(bad=done.bad + 1)
                 continue
             self._full.end()
-            box.done(parcel.name)
-            fs.passed("W5")
+            if self._sent is not None:
+                self._sent.put(parcel.name, run)
+            else:
+                box.done(parcel.name)
+                fs.passed("W5")
             done = Ingested(done.files + 1, done.jobs + len(parcel.entries), done.bad)
         return done
 
@@ -211,6 +256,10 @@ class Inbox:
             return self._forwarder.jobs_waiting()
         except OSError:
             return 0
+
+    def fault(self) -> str:
+        """Why nothing will be forwarded, though the server is there; "" where it will."""
+        return self._forwarder.fault()
 
     def sweep(self) -> Ingested:
         """Raises StoreUnavailable where the server is away."""

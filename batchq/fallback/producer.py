@@ -3,7 +3,8 @@
 The first failure waits at most `enqueue_timeout`; then calls go to the spool at once, and one a second asks whether the
 server is back (the circuit is in `connect`). A call whose outcome is unknown is spooled with its mark, so that it runs
 once whether it was done or not. What waits is forwarded by the masters of this host, by `batchq spool forward`, and
-here, in small portions, after a call that went well.
+here, in small portions, after a call that went well. With `ordered` calls go to the spool for as long as anything waits
+there, so that none overtakes it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from batchq.store import Limits, Sent
 
 if TYPE_CHECKING:
     from batchq.fallback.forward import Forwarder
+    from batchq.redis.sync import Confirm
 
 #: What a producer forwards after a call of its own, at most.
 PORTION_FILES, PORTION_JOBS = 32, 500
@@ -64,9 +66,14 @@ class Fallback:
         *,
         ephemeral: bool = False,
         max_pending: Callable[[str], int] = lambda queue: 0,
+        confirm: Confirm = "reply",
+        ordered: bool = False,
     ) -> None:
         self._store = store
         self._path = path
+        self._confirm = confirm
+        #: No call overtakes what waits: a step that is sent ahead would.
+        self.is_ordered = ordered
         self._limits = limits
         #: Of a queue: what is forwarded waits for room in it.
         self._max_pending = max_pending
@@ -96,6 +103,9 @@ class Fallback:
 
         Raises StoreUnavailable or StoreFull where neither takes them, QueueFull with `max_pending`.
         """
+        if self.is_ordered and self._stands_before():
+            self._drop(queue, jobs, mark)
+            return None
         try:
             if sent is not None:
                 words = sent.words()
@@ -123,36 +133,51 @@ class Fallback:
         kind = next(one for one in (StoreUnavailable, StoreFull, QueueFull) if isinstance(error, one))
         if self._fault:
             raise kind(f"{error}; and there is no fallback: {self._fault}") from error
+        try:
+            self._drop(queue, jobs, None if error.mark is None else Mark(*error.mark))
+        except BatchqError as spool_error:
+            raise kind(f"{error}; and the fallback can't take it either: {spool_error}") from spool_error
+
+    def _drop(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None) -> None:
         from batchq.spool.inbox import drop
         from batchq.spool.parcel import address_of
 
-        mark = None if error.mark is None else Mark(*error.mark)
-        try:
-            drop(
-                self._path,
-                [(queue, job) for job in jobs],
-                mark=mark,
-                maybe=mark is not None,
-                to=address_of(self._store.destination),
-                room=RESERVE_BYTES,
-            )
-        except BatchqError as spool_error:
-            raise kind(f"{error}; and the fallback can't take it either: {spool_error}") from spool_error
+        drop(
+            self._path,
+            [(queue, job) for job in jobs],
+            mark=mark,
+            maybe=mark is not None,
+            to=address_of(self._store.destination),
+            room=RESERVE_BYTES,
+        )
         self._may_wait = True
+
+    def _stands_before(self) -> bool:
+        """Whether something waits here that came before; what can be is forwarded first."""
+        if self._fault or not self._forwards().stands_before():
+            return False
+        self._forward()
+        return self._forwards().stands_before()
+
+    def _forwards(self) -> Forwarder:
+        if self._forwarder is None:
+            from batchq.fallback.forward import Forwarder
+
+            self._forwarder = Forwarder(
+                self._store, self._path, self._limits, max_pending=self._max_pending, confirm=self._confirm
+            )
+        return self._forwarder
 
     def _forward(self) -> None:
         """A small portion of what waits. An enqueue that went well is not to fail for it, nor to wait for another."""
         if monotonic() < self._look_at or not self._lock.acquire(blocking=False):
             return
         try:
-            if self._forwarder is None:
-                from batchq.fallback.forward import Forwarder
-
-                self._forwarder = Forwarder(self._store, self._path, self._limits, max_pending=self._max_pending)
+            forwarder = self._forwards()
             # Before the look: what is spooled from now on is seen by the next one.
             self._may_wait = False
-            took = self._forwarder.sweep(PORTION_FILES, PORTION_JOBS)
-            self._may_wait |= self._forwarder.waiting() > 0
+            took = forwarder.sweep(PORTION_FILES, PORTION_JOBS)
+            self._may_wait |= forwarder.waiting() + forwarder.unconfirmed() > 0
             if not took.files:
                 self._look_at = monotonic() + LOOK_AGAIN_S
         except BatchqError as error:

@@ -23,7 +23,7 @@ from batchq.redis.wire import Command, ErrorReply, Reply
 #: A call is sent on so often at most before the cluster counts as unsettled.
 HOPS = 5
 #: Commands without a key: any node answers them.
-_KEYLESS = frozenset(("PING", "TIME", "INFO", "CONFIG", "SCRIPT", "CLUSTER"))
+_KEYLESS = frozenset(("PING", "TIME", "INFO", "CONFIG", "SCRIPT", "CLUSTER", "WAITAOF"))
 
 
 class Slots:
@@ -125,6 +125,9 @@ class ClusterLink(Link):
     @property
     def is_open(self) -> bool:
         return any(link.is_open for link in self._links.values())
+
+    def parts(self) -> list[Link]:
+        return [link for link in self._links.values() if link.is_open]
 
     def ask(self, commands: Sequence[Command]) -> list[Reply]:
         """As Link: sends each to its node, and on where a node sends it on. Raises Unreached."""

@@ -35,6 +35,10 @@ class Link:
     def is_open(self) -> bool:
         return self._wire is not None
 
+    def parts(self) -> list[Link]:
+        """The open connections that it is made of."""
+        return [self] if self.is_open else []
+
     def new_lane(self) -> None:
         """Enqueue calls from now on are told apart from all before: after a call whose outcome stays unknown."""
         self.lane = random_name()

@@ -17,6 +17,7 @@ from batchq.errors import (
     ConfigError,
     InternalError,
     QueueFull,
+    SpoolError,
     StoreDenied,
     StoreError,
     StoreFull,
@@ -44,6 +45,7 @@ from batchq.job import (
     Retried,
     Sealed,
     Snoozed,
+    random_name,
 )
 from batchq.lifecycle import TOTALS, State, Word
 from batchq.redis.ahead import SentAhead
@@ -54,6 +56,7 @@ from batchq.redis.notes import read_error, read_note, shorten
 from batchq.redis.outage import Outage
 from batchq.redis.replies import Unreached, raise_for
 from batchq.redis.scripts import QUEUE_KEYS, Arg, Keys, Script, call, load, shipped
+from batchq.redis.sync import SYNC_MS, Confirm, Sync
 from batchq.redis.waiting import WAIT_S, EachWaiter, RedisWaiter
 from batchq.redis.wire import ErrorReply, Reply
 from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Concern, Ingested, Limits, Store, StoreInfo, Traits, Waiter
@@ -244,6 +247,8 @@ class Inbox(Protocol):
     def sweep(self) -> Ingested: ...
 
     def waiting(self) -> int: ...
+
+    def fault(self) -> str: ...
 
 
 #: Stands for the row of a job that has none any more.
@@ -474,6 +479,35 @@ class RedisStore(Store):
                 out.append(refused)
         self._announced |= dict.fromkeys(announced, time.monotonic())
         return out
+
+    def sync(self) -> Sync:
+        """For questions whether the server keeps what it took."""
+        return Sync(self._links, self._ask)
+
+    def sync_keys(self, queues: Sequence[str]) -> list[str]:
+        """What such a question writes: a key on each node that may have taken something for these queues or others."""
+        asked = sorted({*queues, *self.queues()}) if self._dialer.is_cluster else list(queues)[:1]
+        lane = random_name()
+        return [self._keys.of(queue, "mark", lane) for queue in asked or ["default"]]
+
+    def check_confirm(self, confirm: Confirm, wait_s: float = 0.05) -> None:
+        """Raises SpoolError where that server can't confirm in this way, or not within that time, where it says so."""
+        if confirm == "reply":
+            return
+        sync = self.sync()
+        try:
+            keys = self.sync_keys(())
+            if confirm == "grace":
+                sync.run(keys)
+                return
+            sync.begin(keys)
+            if sync.poll(wait_s) is False:
+                raise SpoolError(
+                    f"forward_confirm: waitaof: the server at {self._links.where} did not sync within "
+                    f"{SYNC_MS / 1000:g} s; set appendfsync everysec or always there"
+                )
+        finally:
+            sync.close()
 
     def adopt(self, queue: str, jobs: Sequence[Adopted]) -> list[Word | StoreFull]:
         """Takes jobs of another store, each under its own lane, in one round trip: OK, KNOWN, AGAIN (it was taken
@@ -932,9 +966,11 @@ class RedisStore(Store):
 
     def warnings(self) -> list[str]:
         out: list[str] = []
+        if self.inbox is not None and (fault := self.inbox.fault()):
+            out.append(Concern(f"{fault}; until then nothing is forwarded", grave=True))
         memory, persistence = self._fields("memory"), self._fields("persistence")
         if memory is None or persistence is None:
-            return ["INFO is forbidden to this user: nobody looked at version, eviction and persistence (+info)"]
+            return [*out, "INFO is forbidden to this user: nobody looked at version, eviction and persistence (+info)"]
         policy = memory.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             text = f"maxmemory-policy is {policy}: the server throws jobs away when it is full; set it to noeviction"

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import redis
 
+from batchq.job import NewJob
+from batchq.spool import drop
 from tests.servers import Servers, flavours
 
 from .conftest import Run, Scene
@@ -69,6 +71,25 @@ def test_a_right_that_is_missing(run: Run, app: str, server: str) -> None:
     assert rights["level"] == "bad"
     assert "zadd" in rights["text"]
     assert "pw@" not in done.out + done.err
+
+
+def test_a_server_that_cant_confirm(run: Run, app: str, server: str, here: Path) -> None:
+    """Whether what is forwarded can leave the spool as it is to; a forward by hand says the same, and sends nothing."""
+    env = {"BATCHQ_URL": server, "BATCHQ_FALLBACK_EPHEMERAL": "1", "BATCHQ_FORWARD_CONFIRM": "grace"}
+    grace, *_ = of(run("doctor", app, "--json", env=env).lines, "spool")
+    assert (grace["level"], "answers to grace" in grace["text"]) == ("ok", True)
+    waitaof, *_ = of(run("doctor", app, "--json", env=env | {"BATCHQ_FORWARD_CONFIRM": "waitaof"}).lines, "spool")
+    assert waitaof["level"] == "bad"
+    assert "set appendonly yes" in waitaof["text"] or "Redis 7.2" in waitaof["text"]
+    path = here / "outbox"
+    drop(path, [("default", NewJob("a", b'{"job":"deliver"}'))])
+    done = run("spool", "forward", "--spool", str(path), "--confirm", "waitaof", env=env).ended(1)
+    assert "forward_confirm: waitaof is refused" in done.err
+    [waits] = (path / "inbox").glob("*/*")
+    (path / "inbox" / "sent").mkdir()
+    waits.rename(path / "inbox" / "sent" / f"01234567-{waits.name}")
+    assert "1 (taken, not yet confirmed)" in run("spool", "status", "--spool", str(path)).out
+    assert "inbox/sent/" in run("spool", "ls", "--spool", str(path)).out
 
 
 def test_a_store_that_is_away(run: Run, app: str) -> None:

@@ -4,20 +4,22 @@ one. What is left is well by `batchq spool check`, and the next one does the res
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from batchq.fallback.forward import Forwarder
 from batchq.job import Completed, NewJob
 from batchq.redis.store import RedisStore
+from batchq.redis.sync import Confirm
 from batchq.spool import SpoolStore, inbox
 from batchq.spool.check import Level, check, is_well
 from batchq.spool.parcel import address_of
 from batchq.store import Limits, Store
 from tests.servers import Server
-from tests.unit.spool.helpers import end_at
+from tests.unit.spool.helpers import end_at, wait_for
 
 Q = "mail"
 N = 60
@@ -38,14 +40,26 @@ import sys
 from batchq.fallback.forward import Forwarder
 from batchq.redis.store import RedisStore
 from batchq.store import Limits
-Forwarder(RedisStore(sys.argv[1], prefix=sys.argv[2]), sys.argv[3], Limits()).sweep()
+store = RedisStore(sys.argv[1], prefix=sys.argv[2])
+forwarder = Forwarder(store, sys.argv[3], Limits(), confirm=sys.argv[5], grace_s=0.0)
+while forwarder.waiting() + forwarder.unconfirmed():
+    forwarder.sweep()
 """
 
 POINTS = [
     *(("drop", point, "stands") for point in ("P1", "P2", "P3", "P4", "P5", "P6")),
     *(("ingest", point, "is gone") for point in ("I1", "I2", "T3", "T4", "I4", "I5")),
-    *(("forward", point, "is gone") for point in ("I1", "W1", "W2", "W3", "W5")),
+    *(("reply", point, "is gone") for point in ("I1", "W1", "W2", "W3", "W5")),
+    *((how, point, "is gone") for how in ("waitaof", "grace") for point in ("W1", "W2", "W3", "W4", "W5")),
 ]
+
+
+@pytest.fixture(scope="module")
+def syncing_server() -> Iterator[Server]:
+    """One that can say what is on its disk, whatever the others are."""
+    server = Server("valkey", "--appendonly", "yes", "--appendfsync", "always")
+    yield server
+    server.stop()
 
 
 @pytest.fixture
@@ -66,15 +80,17 @@ def work_off(store: Store) -> list[str]:
 
 @pytest.mark.parametrize(("what", "point", "meanwhile"), POINTS)
 def test_what_a_crash_leaves_is_well_and_goes_on(
-    redis_server: Server, prefix: str, path: Path, what: str, point: str, meanwhile: str
+    redis_server: Server, syncing_server: Server, prefix: str, path: Path, what: str, point: str, meanwhile: str
 ) -> None:
     """Twice at the same point; `is gone`: what came through is run and forgotten before the next one goes on."""
-    remote = RedisStore(redis_server.url, prefix=prefix)
+    server = syncing_server if what == "waitaof" else redis_server
+    remote = RedisStore(server.url, prefix=prefix)
     address = "" if what == "ingest" else address_of(remote.destination)
-    args = (redis_server.url, prefix, str(path), address)
-    code = {"drop": DROP, "ingest": INGEST, "forward": FORWARD}[what]
+    args = (server.url, prefix, str(path), address, what)
+    code = {"drop": DROP, "ingest": INGEST}.get(what, FORWARD)
     store: Store = remote
-    sweep: Callable[[], object] = Forwarder(remote, path, Limits()).sweep
+    confirm: Any = what if what in get_args(Confirm) else "reply"
+    sweep: Callable[[], object] = Forwarder(remote, path, Limits(), confirm=confirm, grace_s=0.0).sweep
     if what == "ingest":
         local = SpoolStore(path)
         store, sweep = local, local.sweep_inbox
@@ -89,8 +105,7 @@ def test_what_a_crash_leaves_is_well_and_goes_on(
         assert is_well(found), found
         if meanwhile == "is gone":
             ran += work_off(store)
-    while inbox.census(path).files:
-        sweep()
+    wait_for(lambda: (sweep(), inbox.census(path))[1][:2] == (0, 0) and not inbox.census(path).sent, "all is taken")
     ran += work_off(store)
     found = check(str(path), repair=True)
     assert {one.level for one in found} <= {Level.NOTE, Level.MENDED}, found

@@ -1,0 +1,122 @@
+"""Files that a server has taken, until it is known to keep them (W4).
+
+They stand under sent/ as `<run>-<u>-<label>`, `run` naming the run of the server that took them. When it is confirmed
+they are unlinked (W5): by `waitaof` once that run says that all is on its disk, by `grace` when it still runs some
+seconds later, in which it has synced. Is it another run by then, they go back to work/ and are sent again: what was
+not lost is known by its marks. Any process that holds the lock `sweep` goes on with what another left there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from batchq import log
+from batchq.clock import Clock
+from batchq.redis.outage import Outage
+from batchq.redis.store import RedisStore
+from batchq.redis.sync import Confirm
+from batchq.spool import fs
+from batchq.spool.layout import Layout
+
+#: A server that syncs each second has done so by then, also where its disk is slow.
+GRACE_S: Final = 5.0
+#: How long a sweep waits for the answer of a server that syncs at once.
+_AT_ONCE_S: Final = 0.005
+
+_NAME = re.compile(r"([0-9a-f]{8})-(.+)", re.DOTALL)
+
+
+class Sent:
+    """What was sent and is not yet confirmed, for whoever holds the lock `sweep`."""
+
+    def __init__(
+        self,
+        store: RedisStore,
+        layout: Layout,
+        confirm: Confirm,
+        clock: Clock,
+        *,
+        is_ours: Callable[[str], bool],
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._confirm = confirm
+        self._clock = clock
+        self._is_ours = is_ours
+        self._grace_s = grace_s
+        self._sync = store.sync()
+        self._checked = False
+        #: When this process saw a file for the first time, on the monotonic clock.
+        self._seen: dict[str, float] = {}
+        #: The files that the question under way is about, and the run of the server that it was put to.
+        self._asked: tuple[list[str], str] = ([], "")
+        self._late = Outage(store.destination, ("unconfirmed", "confirmed"))
+
+    def names(self) -> list[str]:
+        """Files that wait to be confirmed."""
+        return [name for name in fs.names(self._layout.sent) if _NAME.fullmatch(name) and self._is_ours(name)]
+
+    def run(self, queues: Iterable[str]) -> str:
+        """Names the run of the server, before something for these queues is sent to it. Raises SpoolError where it
+        can't confirm as it should: nothing is sent then."""
+        if not self._checked:
+            self._store.check_confirm(self._confirm)
+            self._checked = True
+        return self._sync.run(self._store.sync_keys(sorted(set(queues))))
+
+    def put(self, name: str, run: str) -> None:
+        """That run of the server has taken this file of work/."""
+        fs.make_dir(self._layout.sent)
+        sent = f"{run}-{name}"
+        fs.move(os.path.join(self._layout.work, name), os.path.join(self._layout.sent, sent))
+        self._seen[sent] = self._clock.monotonic()
+        fs.passed("W4")
+
+    def look(self) -> None:
+        """Takes away what is confirmed by now, and puts back what must be sent again."""
+        names = self.names()
+        now = self._clock.monotonic()
+        self._seen = {name: self._seen.get(name, now) for name in names}
+        if self._confirm == "waitaof":
+            self._look_by_waitaof(names)
+        elif due := [name for name in names if now - self._seen[name] >= self._grace_s]:
+            self._end(due, self._sync.run(self._store.sync_keys(())))
+
+    def _look_by_waitaof(self, names: Sequence[str]) -> None:
+        wait_s = 0.0
+        if names and not self._sync.is_asked:
+            self._asked = list(names), self._sync.begin(self._store.sync_keys(()))
+            wait_s = _AT_ONCE_S
+        if not self._sync.is_asked:
+            return
+        on_disk = self._sync.poll(wait_s)
+        if on_disk:
+            self._late.end()
+            self._end(*self._asked)
+        elif on_disk is False:
+            # It is asked anew with the next look.
+            self._late.begin(TimeoutError("the server has not synced what it was sent; its disk hangs, or appendfsync"))
+
+    def _end(self, names: Sequence[str], run: str) -> None:
+        """Of files that one run of the server has for sure: unlinks those that were sent to it (W5)."""
+        again = 0
+        for name in names:
+            here = os.path.join(self._layout.sent, name)
+            if name.startswith(run):
+                fs.remove(here)
+                fs.passed("W5")
+                continue
+            found = _NAME.fullmatch(name)
+            assert found is not None
+            try:
+                fs.move(here, os.path.join(self._layout.work, found[2]))
+            except FileNotFoundError:
+                # Race: somebody took it away by hand.
+                continue
+            again += 1
+        if again:
+            log.event("warning", "forwarding_again", files=again, why="the server was started anew, or is another now")

@@ -1,0 +1,263 @@
+"""What was forwarded stands in the spool until the server is known to keep it. With `ordered` nothing overtakes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from batchq import App
+from batchq.config import load
+from batchq.errors import SpoolError
+from batchq.fallback.forward import Forwarder
+from batchq.job import NewJob, new_id, pack_row
+from batchq.lifecycle import State
+from batchq.redis.store import RedisStore
+from batchq.redis.sync import Confirm
+from batchq.spool import drop, fs, inbox
+from batchq.spool.parcel import address_of
+from batchq.store import Concern, Ingested, Limits
+from batchq.stores import attach_inbox
+from tests.outage.test_cluster import queues_apart
+from tests.outage.test_forward import work_off
+from tests.servers import Server
+from tests.topology import Cluster
+from tests.unit.spool.helpers import Q, a_job, wait_for
+
+AOF = ("--appendonly", "yes")
+#: Written at once, and synced when the kernel likes: between the reply and the disk for as long as a test wants.
+UNSYNCED = (*AOF, "--appendfsync", "no")
+SYNCED = ("--appendfsync", "always")
+
+
+@pytest.fixture
+def valkey() -> Iterator[Callable[..., Server]]:
+    """Starts a Valkey, which knows WAITAOF, with these options; it ends with the test."""
+    running: list[Server] = []
+
+    def start(*options: str) -> Server:
+        running.append(Server("valkey", *options))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+def forwarder_to(server: Server, spool: Path, confirm: Confirm, grace_s: float = 0.0) -> Forwarder:
+    return Forwarder(RedisStore(server.url, prefix="c"), spool, Limits(), confirm=confirm, grace_s=grace_s)
+
+
+def drop_some(spool: Path, *ids: str) -> list[str]:
+    for id in ids:
+        drop(spool, [(Q, a_job(id, given=True))])
+    return sorted(ids)
+
+
+def sent(spool: Path) -> list[str]:
+    return fs.names(str(spool / "inbox" / "sent"))
+
+
+def forward_all(forwarder: Forwarder) -> None:
+    def is_empty() -> bool:
+        forwarder.sweep()
+        return not forwarder.waiting() + forwarder.unconfirmed()
+
+    wait_for(is_empty, "all is forwarded and confirmed")
+
+
+def cut_power(server: Server, kept: int) -> None:
+    """The server is gone, and of its log what was not synced; then it is there again, and syncs."""
+    server.kill()
+    [log] = Path(server.folder).glob("appendonlydir/*.incr.aof")
+    assert log.stat().st_size > kept, "something was written that is lost now"
+    os.truncate(log, kept)
+    server.start(*SYNCED)
+
+
+def written(server: Server) -> int:
+    [log] = Path(server.folder).glob("appendonlydir/*.incr.aof")
+    return log.stat().st_size
+
+
+@pytest.mark.parametrize("confirm", ["waitaof", "grace", "reply"])
+def test_what_a_server_lost_between_its_reply_and_its_disk_is_sent_again(
+    valkey: Callable[..., Server], spool: Path, confirm: Confirm
+) -> None:
+    """With `reply` it is lost like all that the server had acknowledged."""
+    server = valkey(*UNSYNCED)
+    ids = drop_some(spool, "a", "b")
+    before = written(server)
+    assert forwarder_to(server, spool, confirm, grace_s=60.0).sweep() == Ingested(2, 2, 0)
+    store = RedisStore(server.url, prefix="c")
+    assert store.stats(Q).counts["pending"] == 2
+    assert len(sent(spool)) == (0 if confirm == "reply" else 2)
+    cut_power(server, before)
+    assert store.stats(Q).counts["pending"] == 0
+    forward_all(forwarder_to(server, spool, confirm))
+    assert sorted(work_off(store)) == ([] if confirm == "reply" else ids)
+    assert inbox.census(spool) == inbox.Census(0, 0, 0)
+
+
+@pytest.mark.parametrize("confirm", ["waitaof", "grace"])
+def test_what_a_restart_did_not_lose_is_not_run_again(
+    valkey: Callable[..., Server], spool: Path, confirm: Confirm, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is sent again, for it is another run of the server; by then it has been run and forgotten."""
+    server = valkey(*UNSYNCED)
+    ids = drop_some(spool, "a", "b")
+    forwarder_to(server, spool, confirm, grace_s=60.0).sweep()
+    store = RedisStore(server.url, prefix="c")
+    assert sorted(work_off(store)) == ids
+    server.kill()
+    server.start(*SYNCED)
+    forward_all(forwarder_to(server, spool, confirm))
+    assert "forwarding_again files=2" in caplog.text
+    assert work_off(store) == []
+    assert store.stats(Q).totals["enqueued"] == 2
+
+
+def test_another_connection_that_wrote_nothing_confirms_nothing(valkey: Callable[..., Server], spool: Path) -> None:
+    """A server says at once that it has synced all that a connection wrote, where that is nothing."""
+    server = valkey(*UNSYNCED)
+    drop_some(spool, "a")
+    forwarder_to(server, spool, "waitaof").sweep()
+    store = RedisStore(server.url, prefix="c")
+    sync = store.sync()
+    sync.begin(store.sync_keys(()))
+    assert sync.poll(0.3) is None
+    sync.close()
+    other = forwarder_to(server, spool, "waitaof")
+    assert other.sweep() == Ingested()
+    assert other.unconfirmed() == len(sent(spool)) == 1
+    server.client.config_set("appendfsync", "always")
+    forward_all(forwarder_to(server, spool, "waitaof"))
+    assert work_off(store) == ["a"]
+
+
+def test_grace_lasts(redis_server: Server, prefix: str, spool: Path) -> None:
+    """Not before its time, and by whoever looks then."""
+    store = RedisStore(redis_server.url, prefix=prefix)
+    drop_some(spool, "a")
+    patient = Forwarder(store, spool, Limits(), confirm="grace", grace_s=60.0)
+    patient.sweep()
+    patient.sweep()
+    assert patient.waiting() == 0
+    assert patient.unconfirmed() == 1
+    forward_all(Forwarder(store, spool, Limits(), confirm="grace", grace_s=0.0))
+    assert patient.unconfirmed() == 0
+    assert work_off(store) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "user", "confirm", "why"),
+    [
+        ((), "", "waitaof", "set appendonly yes there"),
+        ((*AOF, "--rename-command", "WAITAOF", ""), "", "waitaof", "Redis 7.2 or newer, or Valkey"),
+        (AOF, "-waitaof", "waitaof", r"\+waitaof"),
+        ((), "-info", "grace", "info.*or set forward_confirm = reply"),
+    ],
+)
+def test_server_that_can_not_confirm_is_sent_nothing_and_that_is_told(
+    valkey: Callable[..., Server], spool: Path, options: tuple[str, ...], user: str, confirm: Confirm, why: str
+) -> None:
+    """At the start, and where it is tried; what waits, waits."""
+    server = valkey(*options)
+    url = server.url
+    if user:
+        server.client.acl_setuser("some", enabled=True, passwords=["+p"], keys=["*"], commands=["+@all", user])
+        url = url.replace("//", "//some:p@")
+    drop_some(spool, "a")
+    store = RedisStore(url, prefix="c")
+    with pytest.raises(SpoolError, match=why):
+        Forwarder(store, spool, Limits(), confirm=confirm).sweep()
+    assert store.stats(Q).totals["enqueued"] == 0
+    assert inbox.census(spool).files == 1
+    flags = {"url": url, "prefix": "c", "spool": str(spool), "forward_confirm": confirm}
+    attach_inbox(store, load(flags, environ={}))
+    [told] = [one for one in store.warnings() if "forward_confirm" in one]
+    assert isinstance(told, Concern)
+    assert told.grave
+
+
+def test_server_that_never_syncs_is_told_of(valkey: Callable[..., Server]) -> None:
+    """`batchq doctor` waits for the answer."""
+    store = RedisStore(valkey(*UNSYNCED).url)
+    with pytest.raises(SpoolError, match="did not sync within 2 s; set appendfsync everysec"):
+        store.check_confirm("waitaof", 5.0)
+
+
+def test_every_node_of_a_cluster_confirms(spool: Path) -> None:
+    """Jobs of queues on three nodes, in one file."""
+    cluster = Cluster("valkey")
+    try:
+        for node in cluster.nodes:
+            node.client.config_set("appendonly", "yes")
+        store = RedisStore(cluster.url, prefix="c", patience_s=10.0)
+        queues = queues_apart(cluster, "c")
+        hows: tuple[Confirm, ...] = ("waitaof", "grace")
+        for confirm in hows:
+            drop(spool, [(queue, a_job(f"{confirm}-{queue}", given=True)) for queue in queues])
+            assert Forwarder(store, spool, Limits(), confirm=confirm, grace_s=60.0).sweep() == Ingested(1, 3, 0)
+            forward_all(Forwarder(store, spool, Limits(), confirm=confirm, grace_s=0.0))
+            assert sorted(id for queue in queues for id in work_off(store, queue)) == [
+                f"{confirm}-{queue}" for queue in sorted(queues)
+            ]
+    finally:
+        cluster.stop()
+
+
+# -- ordered -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app(redis_server: Server, prefix: str, spool: Path) -> Iterator[App]:
+    made = App(
+        redis_server.url, prefix=prefix, spool=str(spool), fallback_ephemeral=True, enqueue_timeout=0.3, ordered=True
+    )
+    yield made
+    made.close()
+
+
+def arguments(store: RedisStore) -> list[object]:
+    return [job.args[0] for job in store.jobs("default", State.PENDING, limit=5000).jobs]
+
+
+def test_no_direct_job_overtakes_those_that_wait(app: App, store: RedisStore, spool: Path) -> None:
+    """While another forwarder is at it, calls go on spooling; then all that waits is sent before the next job is."""
+
+    @app.job
+    def note(n: int) -> None:
+        """Never run here."""
+
+    assert not note.enqueue(0).spooled
+    # By another process, which could not reach the server.
+    for n in (1, 2, 3):
+        drop(spool, [("default", NewJob(new_id(), pack_row("note", [n])))])
+    lock = fs.open_lock(str(spool / "sweep"))
+    assert fs.try_lock(lock)
+    assert note.enqueue(4).spooled
+    assert note.enqueue_many((n,) for n in range(5, 1005)).spooled == 1000
+    fs.close(lock)
+    wait_for(lambda: not note.enqueue(-1).spooled, "nothing waits any more")
+    found = arguments(store)
+    assert found[:1005] == list(range(1005))
+    assert set(found[1005:]) == {-1}
+
+
+def test_ordered_spools_nothing_where_nothing_waits_for_this_server(app: App, store: RedisStore, spool: Path) -> None:
+    """What waits for another one, or was confirmed by none yet, is in nobody's way."""
+
+    @app.job
+    def note(n: int) -> None:
+        """Never run here."""
+
+    drop(spool, [("default", a_job())], to=address_of("elsewhere.example:6379/0 bq"))
+    drop_some(spool, "a")
+    Forwarder(store, spool, Limits(), confirm="grace").sweep()
+    assert len(sent(spool)) == 1
+    assert not note.enqueue(1).spooled
+    assert note.enqueue_many([(2,), (3,)]).spooled == 0
+    assert arguments(store) == [1, 2, 3]
