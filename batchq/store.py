@@ -89,6 +89,25 @@ class Waiter(Protocol):
     def close(self) -> None: ...
 
 
+class StandingClaim(Waiter, Protocol):
+    """A waiter whose hint brings a claim along, one way to the store and back less. For a worker that holds nothing and
+    claims in no other way while it stands. Once closed or lost it may have claimed all the same: the store is unsure,
+    and the next claim says what it counts."""
+
+    @property
+    def stands(self) -> bool:
+        """It was armed, may still be answered, and is neither taken nor closed."""
+        ...
+
+    def arm_for(self, worker: str, want: int) -> None:
+        """As `arm`."""
+        ...
+
+    def claims(self) -> Claims | None:
+        """What `Store.claim` would have answered, after `take`, once. None: something was in the way, claim anew."""
+        ...
+
+
 class Sent(Protocol):
     """A step of jobs that is on its way to a store."""
 
@@ -328,6 +347,11 @@ class Store(ABC):
     @abstractmethod
     def wake_waiter(self, queues: Sequence[str]) -> Waiter:
         """Hints that work is ready on one of the queues: for idle workers."""
+
+    def standing_claim(self, queue: str) -> StandingClaim | None:
+        """The same for a worker of one queue, where the store can claim in the same step; None where that saves
+        nothing."""
+        return None
 
     @abstractmethod
     def timer_waiter(self, queues: Sequence[str]) -> Waiter:

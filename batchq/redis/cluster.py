@@ -220,13 +220,13 @@ class ClusterLink(Link):
             link = self._links[node] = Link(self._cluster.node(node))
         return link
 
-    def send(self, command: Command) -> None:
-        """As Link. All keys of the command are in one slot."""
-        [errand] = self._errands([command])
+    def send(self, *commands: Command) -> None:
+        """As Link. All keys of the commands are in one slot."""
+        errand = self._errands(commands)[0]
         self._waiting, self._asked = self._link(errand.node), errand.node
         self._waiting.until = self.until
         try:
-            self._waiting.send(command)
+            self._waiting.send(*commands)
         except Unreached:
             self._slots.forget()
             raise

@@ -51,7 +51,7 @@ class Links:
         self._last = Unreached("")
         self._probe_at = 0.0
         #: Until when a late copy of a call may still arrive.
-        self.unsure_until = 0.0
+        self._unsure_until = 0.0
 
     @property
     def where(self) -> str:
@@ -60,7 +60,11 @@ class Links:
     @property
     def is_unsure(self) -> bool:
         """An answer was lost not long ago: what the server does for us may differ from what we know."""
-        return monotonic() < self.unsure_until
+        return monotonic() < self._unsure_until
+
+    def doubt(self) -> None:
+        """From now on, for a while."""
+        self._unsure_until = monotonic() + LATE_S
 
     @property
     def call_s(self) -> float:
@@ -153,7 +157,8 @@ class Links:
         def noted(error: Unreached) -> Unreached:
             nonlocal maybe
             if error.sent:
-                maybe, self.unsure_until = True, monotonic() + LATE_S
+                maybe = True
+                self.doubt()
             return error
 
         def again(link: Link) -> list[Reply]:

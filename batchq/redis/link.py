@@ -67,17 +67,17 @@ class Link:
             raise
         return replies
 
-    def send(self, command: Command) -> None:
-        """Sends one command whose reply is waited for elsewhere. Raises Unreached."""
+    def send(self, *commands: Command) -> None:
+        """Sends commands whose replies are waited for elsewhere. Raises Unreached."""
         try:
-            self._ready().send(pack(command))
+            self._ready().send(b"".join(map(pack, commands)))
         except BaseException as error:
             self.close()
             self._raise_unreached(error, sent=True)
             raise
 
     def receive(self) -> Reply:
-        """The reply to `send`. Raises Unreached; ErrorReply for an error reply."""
+        """The next reply to `send`. Raises Unreached; ErrorReply for an error reply."""
         try:
             reply = self._open_wire().read()
         except BaseException as error:

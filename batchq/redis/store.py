@@ -57,7 +57,7 @@ from batchq.redis.outage import Outage
 from batchq.redis.replies import Unreached, raise_for
 from batchq.redis.scripts import QUEUE_KEYS, Arg, Keys, Script, call, load, shipped
 from batchq.redis.sync import SYNC_MS, Confirm, Sync
-from batchq.redis.waiting import WAIT_S, EachWaiter, RedisWaiter
+from batchq.redis.waiting import WAIT_S, EachWaiter, RedisStandingClaim, RedisWaiter
 from batchq.redis.wire import ErrorReply, Reply
 from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Concern, Ingested, Limits, Store, StoreInfo, Traits, Waiter
 from batchq.tally import BatchStats, NewBatch, full, over, unpack
@@ -568,7 +568,11 @@ class RedisStore(Store):
         return _words(self._move("register", queue, [worker, lease_ms]))[0]
 
     def claim(self, queue: str, worker: str, want: int, held: int) -> Claims:
-        return self._claimed(queue, self._move("claim", queue, [worker, min(want, MAX_JOBS), held], worker))
+        command = self._claim_call(queue, worker, want, held)
+        return self._claimed(queue, self._links.run(lambda link, again: self._ask(link, [command]))[0])
+
+    def _claim_call(self, queue: str, worker: str, want: int, held: int) -> tuple[Arg, ...]:
+        return self._eval("claim", queue, [worker, min(want, MAX_JOBS), held], worker)
 
     def _claimed(self, queue: str, answer: Reply) -> Claims:
         word = Word(answer[0].decode())
@@ -656,7 +660,7 @@ class RedisStore(Store):
                 )
                 for chunk in (reversed(chunks) if name == "release" else chunks)
             ]
-        claim = self._eval("claim", queue, [worker, min(want, MAX_JOBS), held], worker)
+        claim = self._claim_call(queue, worker, want, held)
 
         def send(link: Link, flag: int) -> list[Reply]:
             commands = [self._eval(name, queue, [flag, *argv], worker) for name, _, argv in calls]
@@ -1005,6 +1009,14 @@ class RedisStore(Store):
 
     def wake_waiter(self, queues: Sequence[str]) -> Waiter:
         return self._waiter([self._of(queue, "wake") for queue in queues], takes_one=True)
+
+    def standing_claim(self, queue: str) -> RedisStandingClaim:
+        return RedisStandingClaim(
+            self._links,
+            self._of(queue, "wake"),
+            lambda worker, want: self._claim_call(queue, worker, want, 0),
+            lambda reply: self._claimed(queue, reply),
+        )
 
     def timer_waiter(self, queues: Sequence[str]) -> Waiter:
         return self._waiter([self._of(queue, "timer") for queue in queues], takes_one=False)

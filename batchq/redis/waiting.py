@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import selectors
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from batchq.clock import monotonic
 from batchq.errors import StoreUnavailable
+from batchq.job import Claims
 from batchq.redis.connect import Links
 from batchq.redis.link import FOR_EVER
 from batchq.redis.replies import Unreached
-from batchq.redis.wire import ErrorReply
+from batchq.redis.wire import Command, ErrorReply, Reply
 
 #: The seconds that one blocking wait lasts at the server; a worker looks by itself after it.
 WAIT_S = 5
@@ -32,6 +33,10 @@ class RedisWaiter:
         self._due = 0.0
 
     def arm(self) -> None:
+        self._arm()
+
+    def _arm(self, *behind: Command) -> None:
+        """`behind`: what the server does when the pop has ended, in the same turn of its loop."""
         now = monotonic()
         if self._armed and now < self._due:
             return
@@ -41,9 +46,10 @@ class RedisWaiter:
             # The other side is gone without a word. The old socket is closed last: the new one has another number,
             # so that a selector that knows the old one notices.
             link = self._links.new()
+            self._leave()
         try:
             link.until = now + self._links.call_s
-            link.send(("BLPOP", *self._keys, wait_s))
+            link.send(("BLPOP", *self._keys, wait_s), *behind)
         except Unreached as error:
             self.close()
             raise StoreUnavailable(str(error)) from error
@@ -62,15 +68,63 @@ class RedisWaiter:
             return False
         self._armed = False
         try:
-            return self._link.receive() is not None
+            heard = self._link.receive() is not None
+            self._hear_more()
+            return heard
         except (Unreached, ErrorReply):
             # The next call of the store finds out what is wrong, and says so.
             self._link.close()
+            self._leave()
             return False
 
     def close(self) -> None:
+        if self._armed:
+            self._leave()
         self._armed = False
         self._link.close()
+
+    def _hear_more(self) -> None:
+        """Reads the replies to what stood behind the pop."""
+
+    def _leave(self) -> None:
+        """Nobody will hear the answer."""
+
+
+class RedisStandingClaim(RedisWaiter):
+    """A blocking pop with a claim behind it, in one write: both are answered in one read. Whoever leaves before
+    may have claimed.
+
+    `command(worker, want)` is the claim, `read` makes claims of its answer.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        key: str,
+        command: Callable[[str, int], Command],
+        read: Callable[[Reply], Claims],
+    ) -> None:
+        super().__init__(links, [key])
+        self._command = command
+        self._read = read
+        self._claims: Claims | None = None
+
+    @property
+    def stands(self) -> bool:
+        return self._armed and monotonic() < self._due
+
+    def arm_for(self, worker: str, want: int) -> None:
+        self._arm(self._command(worker, want))
+
+    def claims(self) -> Claims | None:
+        claims, self._claims = self._claims, None
+        return claims
+
+    def _hear_more(self) -> None:
+        self._claims = self._read(self._link.receive())
+
+    def _leave(self) -> None:
+        self._links.doubt()
 
 
 class EachWaiter:

@@ -113,7 +113,10 @@ class Desk:
             # Nothing that could run elsewhere is claimed to stand behind the hooks.
             self.settle(queue, finished, 0, 0, settled)
             finished = ()
-        claimed = self.settle(queue, finished, want, held, settled)
+        return self.receive(queue, self.settle(queue, finished, want, held, settled), is_mine)
+
+    def receive(self, queue: str, claimed: Claims, is_mine: Callable[[Claim], bool] = lambda claim: False) -> Got:
+        """What a claim brought, and what follows from it. Raises StoreUnavailable."""
         match claimed.word:
             case Word.OK:
                 self.claimed += len(claimed.claims)

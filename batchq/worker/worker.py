@@ -25,9 +25,9 @@ from batchq.app import App
 from batchq.clock import monotonic_ns
 from batchq.config import Settings
 from batchq.errors import JobCancelled, JobTimeout, StoreError, StoreUnavailable
-from batchq.job import Claim, Outcome, Released
+from batchq.job import Claim, Claims, Outcome, Released
 from batchq.lifecycle import Word
-from batchq.store import MAX_JOBS, Store, Waiter
+from batchq.store import MAX_JOBS, StandingClaim, Store, Waiter
 from batchq.system import scoreboard
 from batchq.system.pipes import drain
 from batchq.system.scoreboard import Slot
@@ -59,6 +59,11 @@ class Worker(WorkerBase):
         self._tail: deque[Prepared] = deque()
         self._finished: list[Outcome] = []
         self._queue = self._names[0]
+        self._waiter: Waiter | None = None
+        #: The same one, where it brings claims along.
+        self._standing: StandingClaim | None = None
+        #: What it has brought.
+        self._came: Claims | None = None
         #: A batch is under way: the helper looks after it.
         self._batch = threading.Event()
         self._surprised = False
@@ -99,41 +104,36 @@ class Worker(WorkerBase):
         return self._stop or self._slot.pool_is_quiet
 
     def _loop(self) -> None:
-        waiter: Waiter | None = None
         connected = self._slot.anew
         try:
             while not self._stop:
                 if self._slot.anew != connected:
                     connected = self._slot.anew
-                    if waiter is not None:
-                        waiter.close()
-                        waiter = None
+                    self._stop_waiting()
                     with self._lock:
                         self._store.close()
                 if self._slot.pool_is_quiet:
-                    if waiter is not None:
-                        # Hints are for others meanwhile.
-                        waiter.close()
-                        waiter = None
+                    # Hints are for others meanwhile.
+                    self._stop_waiting()
                     self._give_back()
                     self._rest()
                     continue
-                self._desk.do_errand()
+                if self._slot.errand() is not None:
+                    # Nothing that could run elsewhere is claimed to stand behind the hooks.
+                    self._stop_waiting()
+                    self._give_back()
+                    self._desk.do_errand()
                 try:
-                    if waiter is None:
-                        waiter = self._store.wake_waiter(self._names)
                     if self._tail:
                         # Left by a call that failed.
                         self._give_back()
-                    busy = self._turn()
+                    busy = not self._claims_by_waiting and self._turn()
                     if not busy:
-                        self._wait(waiter)
+                        self._wait()
                 except StoreUnavailable:
                     raise
                 except StoreError as error:
-                    if waiter is not None:
-                        waiter.close()
-                        waiter = None
+                    self._stop_waiting()
                     self._desk.tell_failure(error)
                     self._pause()
                     continue
@@ -142,23 +142,40 @@ class Worker(WorkerBase):
                     break
             self._give_back()
         finally:
-            if waiter is not None:
-                waiter.close()
+            self._stop_waiting()
 
     def _rest(self) -> None:
         """Until a signal comes, the master's that the pool is to go on among them; or for a second."""
         self._say(scoreboard.QUIET)
+        try:
+            # A claim that stood may have been made.
+            self._desk.return_strays(self._names)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            self._desk.tell_failure(error)
         self._pause()
 
     def _pause(self) -> None:
         select.select([self._wakeup_fd], [], [], REST_S)
         drain(self._wakeup_fd)
 
-    def _wait(self, waiter: Waiter) -> None:
+    # -- waiting
+
+    @property
+    def _claims_by_waiting(self) -> bool:
+        """A claim stands at the store: there is no other way to claim meanwhile."""
+        return self._standing is not None and self._standing.stands
+
+    def _wait(self) -> None:
         """Until a hint or a signal comes, or the store's own limit is over."""
         self._say(scoreboard.IDLE)
+        waiter = self._waiter or self._new_waiter()
         try:
-            waiter.arm()
+            if self._standing is not None:
+                self._standing.arm_for(self._desk.id, self._paces[self._queue].want)
+            else:
+                waiter.arm()
         except StoreUnavailable:
             return  # The next claim waits for the store, and says so.
         if self._stop or self._slot.pool_is_quiet:
@@ -168,6 +185,20 @@ class Worker(WorkerBase):
             drain(self._wakeup_fd)
         if waiter.fileno() in ready:
             waiter.take()
+            if self._standing is not None:
+                self._came = self._standing.claims()
+
+    def _new_waiter(self) -> Waiter:
+        if len(self._names) == 1:
+            self._waiter = self._standing = self._store.standing_claim(self._queue)
+        if self._waiter is None:
+            self._waiter = self._store.wake_waiter(self._names)
+        return self._waiter
+
+    def _stop_waiting(self) -> None:
+        if self._waiter is not None:
+            self._waiter.close()
+            self._waiter = self._standing = None
 
     # -- settle and claim
 
@@ -189,7 +220,11 @@ class Worker(WorkerBase):
             if self._queue != queue:
                 self._give_back()
                 self._queue = queue
-            got = self._desk.exchange(queue, self._finished, want, 0, self._forget_finished)
+            came, self._came = self._came, None
+            if came is not None:
+                got = self._desk.receive(queue, came)
+            else:
+                got = self._desk.exchange(queue, self._finished, want, 0, self._forget_finished)
             if not got.renewed:
                 return got.claims
             # At once: the hint that led here is taken, and nobody else may be roused for what is ready.
@@ -201,13 +236,18 @@ class Worker(WorkerBase):
     def _give_back(self) -> None:
         """Settles what is finished and releases what has not started."""
         with self._lock:
-            outcomes = [*self._finished, *(Released(ready.claim) for ready in self._tail)]
+            unseen = self._came.claims if self._came is not None and self._came.word is Word.OK else ()
+            outcomes = [
+                *self._finished,
+                *(Released(ready.claim) for ready in self._tail),
+                *(Released(claim) for claim in unseen),
+            ]
             if not outcomes:
                 return
             self._desk.settle(self._queue, outcomes, 0, 0, self._forget_all)
 
     def _forget_all(self) -> None:
-        self._finished = []
+        self._finished, self._came = [], None
         self._tail.clear()
 
     # -- run
