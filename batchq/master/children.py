@@ -39,6 +39,8 @@ class Child:
     doomed_at: float = inf
     #: It was forked before the last reload, and runs the code of then.
     old: bool = False
+    #: The id under which it was reaped while it was stopped; "": none.
+    laid_off: str = ""
     #: Where it writes its stacks when asked; see `stacks`.
     stacks_fd: int = -1
 

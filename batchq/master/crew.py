@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from batchq import log
 from batchq.clock import SYSTEM
-from batchq.master.children import Child, Unreaped, death_of, named, signal_group, signal_one
+from batchq.master.children import Child, Unreaped, death_of, is_stopped, named, signal_group, signal_one
 from batchq.master.sweeps import Death
 from batchq.system import scoreboard
 from batchq.system.memory import KillCount
@@ -110,7 +110,17 @@ class Crew:
         child.ended_by = child.ended_by or Death("stopped", why)
         signal_group(child.pid, signal.SIGKILL)
 
-    # -- the dead
+    # -- the stopped and the dead
+
+    def lay_off_stopped(self) -> None:
+        """Idle workers that a signal has stopped are reaped at once: a claim of theirs may stand at the store, and what
+        it brings would wait for the end of the lease. One that goes on takes a new id."""
+        for child in self.in_state(scoreboard.IDLE):
+            worker = child.slot.worker
+            if worker != child.laid_off and is_stopped(child.pid):
+                child.laid_off = worker
+                log.event("warning", "worker_stopped", worker=worker, pid=child.pid)
+                self.unreaped.append(Unreaped(worker, Death("stopped", "it was idle, and is stopped by a signal"), ()))
 
     def bury(self, ended: Ended) -> Child | None:
         """Notes how a worker ended, and that its claims are to be moved. None of a process that is none."""

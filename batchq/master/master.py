@@ -245,8 +245,11 @@ class Master:
         for key, mask in self._selector.select(self._patience()):
             if key.data is not None:
                 key.data(mask)
-        for number in self._signals.came():
+        came = self._signals.came()
+        for number in came:
             orders.obey(self, number)
+        if signal.SIGCHLD in came:
+            self._crew.lay_off_stopped()
         self._bury_children()
         self._guardian.keep()
         self._limits.enforce(list(self._crew), stopping=self._stop.interrupted)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import signal
 import socket
 import statistics
 import sys
@@ -15,6 +17,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from batchq.system.scoreboard import IDLE, Scoreboard
 from tests.process.rig import Rig
 
 APP = """
@@ -148,3 +151,26 @@ def test_paused_queue_wakes_its_pool_when_it_is_resumed(rig: Rig, workers: int) 
     rig.store.resume("default")
     rig.until_counts(done=3)
     assert (rig.ledger.starts()[0].at_ns - resumed) / 1e9 < rig.store.traits.idle_wait_s * 0.8
+
+
+def test_idle_worker_that_is_stopped_keeps_no_job_from_the_others(rig: Rig) -> None:
+    """It may have asked for the next job already; when it goes on, it is there again."""
+    rig.app(APP)
+    pool = rig.start("--lease", "60s", "--pid-file", str(rig.folder / "pool.pid"), n=2)
+    board = Scoreboard.at(str(rig.folder / "pool.pid.board"))
+    rig.until(lambda: [board.slot(place).state for place in (0, 1)] == [IDLE, IDLE], "both are idle")
+    stopped, other = pool.workers()
+    os.kill(stopped, signal.SIGSTOP)
+    rig.until(lambda: pool.lines("worker_stopped"), "the master has seen it")
+    jobs = [rig.enqueue("tick") for _ in range(4)]
+    # The end of the lease is a minute away.
+    rig.until_counts(done=4)
+    assert {entry.pid for job in jobs for entry in rig.ledger.starts(job)} == {other}
+    os.kill(other, signal.SIGSTOP)
+    os.kill(stopped, signal.SIGCONT)
+    job = rig.enqueue("tick")
+    assert rig.until_started(job) == stopped
+    rig.until_counts(done=5)
+    assert rig.stats().totals["lost"] == 0
+    os.kill(other, signal.SIGCONT)
+    assert pool.stop() == 0

@@ -17,15 +17,15 @@ def short():
 
 #: A worker that has lost its way to the jobs, and does not notice.
 DEAF = """
+from batchq.redis.store import RedisStore
 from batchq.worker.worker import Worker
 
+RedisStore.standing_claim = lambda self, queue: None
 _exchange = Worker._exchange
 Worker._exchange = lambda self, queue, want: () if deaf() else _exchange(self, queue, want)
 """
 
 MENDED_BY_A_NEW_CONNECTION = """
-from batchq.redis.store import RedisStore
-
 _close, _closed = RedisStore.close, []
 RedisStore.close = lambda self: (_closed.append(os.getpid()), _close(self))
 deaf = lambda: os.getpid() not in _closed
