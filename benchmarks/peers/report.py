@@ -76,9 +76,14 @@ def column(result: dict[str, Any], figure: Figure) -> dict[str, float]:
 
 
 def label(system: str) -> str:
-    return {"batchq_spool": "batchq, spool", "bullmq_node": "BullMQ (Node)", "bullmq": "BullMQ (Python)"}.get(
-        system, system
-    )
+    return {
+        "batchq_spool": "batchq, spool",
+        "batchq_spool_unsynced": "batchq, spool not synced",
+        "bullmq_node": "BullMQ (Node)",
+        "bullmq": "BullMQ (Python)",
+        "huey_sqlite": "huey, SQLite",
+        "huey_sqlite_unsynced": "huey, SQLite not synced",
+    }.get(system, system)
 
 
 #: What the README has room for.

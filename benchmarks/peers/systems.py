@@ -12,7 +12,7 @@ from peers import environments
 
 ADAPTERS = Path(__file__).resolve().parent / "adapters"
 #: batchq first: the others are held against it.
-OURS = ("batchq", "batchq_spool")
+OURS = ("batchq", "batchq_spool", "batchq_spool_unsynced")
 
 
 @dataclass(frozen=True, slots=True)
