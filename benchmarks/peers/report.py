@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import plot
-from peers.systems import OURS
+from peers.systems import IN_FILES, OURS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -122,19 +122,22 @@ def table(result: dict[str, Any], names: tuple[str, ...] = ()) -> str:
 
 
 def ratios(result: dict[str, Any]) -> str:
-    """Markdown: batchq on Redis against the best of the others, figure by figure."""
+    """Markdown: batchq on Redis against the best of the others, figure by figure; its spools against those in files."""
     lines = ["| | batchq | the best other | batchq is |", "|---|---|---|---|"]
     for figure in FIGURES:
         found = column(result, figure)
         found = {name: value for name, value in found.items() if is_sure(result, name, figure)}
-        peers = {name: value for name, value in found.items() if name not in OURS and value > 0}
-        if "batchq" not in found or not peers:
-            continue
-        best = (max if figure.more_is_better else min)(peers, key=peers.__getitem__)
-        ours, theirs = (f"{value:,.{figure.digits}f}" for value in (found["batchq"], peers[best]))
-        lines.append(
-            f"| {figure.head} | {ours} | {theirs} ({label(best)}) | {found['batchq'] / peers[best]:.2f} times |"
-        )
+        pairs = [("batchq", [name for name, value in found.items() if name not in OURS + IN_FILES and value > 0])]
+        if figure.name == "drain_per_s":
+            pairs += [(ours, [theirs]) for ours, theirs in zip(OURS[1:], IN_FILES, strict=True)]
+        for ours, others in pairs:
+            others = [name for name in others if name in found]
+            if ours not in found or not others:
+                continue
+            best = (max if figure.more_is_better else min)(others, key=found.__getitem__)
+            mine, theirs = (f"{found[name]:,.{figure.digits}f}" for name in (ours, best))
+            head = figure.head if ours == "batchq" else f"{figure.head}, {label(ours).partition(', ')[2]}"
+            lines.append(f"| {head} | {mine} | {theirs} ({label(best)}) | {found[ours] / found[best]:.2f} times |")
     return "\n".join(lines)
 
 

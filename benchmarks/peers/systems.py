@@ -13,6 +13,8 @@ from peers import environments
 ADAPTERS = Path(__file__).resolve().parent / "adapters"
 #: batchq first: the others are held against it.
 OURS = ("batchq", "batchq_spool", "batchq_spool_unsynced")
+#: What batchq's spools are held against, in their order.
+IN_FILES = ("huey_sqlite", "huey_sqlite_unsynced")
 
 
 @dataclass(frozen=True, slots=True)
