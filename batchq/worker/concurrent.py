@@ -336,6 +336,8 @@ class ConcurrentWorker(WorkerBase):
                 # What the store did not take is still ours to settle.
                 self._finished[queue] = outcomes + self._finished.get(queue, [])
         self._believe(got, mine)
+        if want:
+            self._order.drew(queue, len(got.claims))
         if got.claims:
             # The spool has taken this worker off the list of those that wait.
             self._listens = False

@@ -49,23 +49,40 @@ class Runtimes:
 
 
 class Order:
-    """Which queues are asked, in which order: smooth weighted round robin (nginx's), or strict order as given.
+    """Which queues are asked, in which order: by weight (stride scheduling, counted in jobs), or strictly as given.
 
-    Each answer begins with the queue whose turn it is; the others follow, should it have too little.
+    Each queue has a place on a line, and moves on by 1/weight with each job that comes from it; who is behind is asked
+    first. So the jobs are shared by weight whatever the batches are. Whoever has nothing saves up nothing either.
     """
 
     def __init__(self, queues: Sequence[tuple[str, int]], *, strict: bool = False) -> None:
-        self._queues = list(queues)
-        self._strict = strict or len(queues) == 1
-        self._credit = dict.fromkeys((name for name, _ in queues), 0)
         self._names = [name for name, _ in queues]
-        self._total = sum(weight for _, weight in queues)
+        self._strict = strict or len(queues) == 1
+        self._weights = dict(queues)
+        self._places = dict.fromkeys(self._names, 0.0)
+        #: Where the last one stood that had jobs.
+        self._front = 0.0
+        self._last = ""
+        #: Had nothing since then.
+        self._empty: set[str] = set()
 
     def next(self) -> list[str]:
+        """The one whose turn it is; the others follow, should it have too little. At the same place the last one comes
+        first: a change of queues is a call more."""
         if self._strict:
             return self._names
-        for name, weight in self._queues:
-            self._credit[name] += weight
-        turn = max(self._names, key=self._credit.__getitem__)
-        self._credit[turn] -= self._total
-        return [turn, *sorted((n for n in self._names if n != turn), key=self._credit.__getitem__, reverse=True)]
+        return sorted(self._names, key=lambda name: (self._places[name], name != self._last))
+
+    def drew(self, queue: str, jobs: int) -> None:
+        """So many came from that queue when it was asked; fewer than none: they are given back."""
+        if jobs == 0:
+            self._empty.add(queue)
+            return
+        if jobs > 0:
+            self._front = max(self._front, self._places[queue])
+            self._last = queue
+            for name in self._empty - {queue}:
+                # It is asked again when as many would have been its own, not in each round: that is a call each time.
+                self._places[name] = max(self._places[name], self._front + jobs / self._weights[name])
+            self._empty.clear()
+        self._places[queue] += jobs / self._weights[queue]

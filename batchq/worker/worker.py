@@ -226,6 +226,7 @@ class Worker(WorkerBase):
             else:
                 got = self._desk.exchange(queue, self._finished, want, 0, self._forget_finished)
             if not got.renewed:
+                self._order.drew(queue, len(got.claims))
                 return got.claims
             # At once: the hint that led here is taken, and nobody else may be roused for what is ready.
             return () if self._stop else self._exchange(queue, want)
@@ -244,7 +245,10 @@ class Worker(WorkerBase):
             ]
             if not outcomes:
                 return
+            given_back = len(self._tail)
             self._desk.settle(self._queue, outcomes, 0, 0, self._forget_all)
+            if given_back:
+                self._order.drew(self._queue, -given_back)
 
     def _forget_all(self) -> None:
         self._finished, self._came = [], None
@@ -349,9 +353,12 @@ class Worker(WorkerBase):
             claimed = self._store.claim(queue, self._desk.id, min(want, MAX_JOBS), held + len(self._finished))
             if claimed.word is not Word.OK:
                 return False
+            if not claimed.claims:
+                return False
             self._desk.claimed += len(claimed.claims)
+            self._order.drew(queue, len(claimed.claims))
             self._take_in(queue, claimed.claims)
-            return bool(claimed.claims)
+            return True
 
     def _take_in(self, queue: str, claims: Sequence[Claim]) -> None:
         """Into the tail, but for those that have ended or have to wait. What has a rate is asked for when its turn

@@ -9,9 +9,9 @@ from tests.process.rig import Rig
 
 APP = """
 @app.job
-def tick():
+def tick(seconds=0.002):
     note("S")
-    time.sleep(0.002)
+    time.sleep(seconds)
 
 
 @app.job
@@ -21,22 +21,18 @@ def late_handler():
 """
 
 
-@pytest.mark.parametrize(
-    ("batches", "within", "jobs"), [(False, 0.1, 500), (True, 0.3, 2000)], ids=["one by one", "in batches"]
-)
-def test_queues_share_by_weight_under_saturation(rig: Rig, batches: bool, within: float, jobs: int) -> None:
-    """Two queues at 3 : 1, both full: each gets its share of the starts, within a tenth.
-
-    What is shared are turns. How many jobs a turn in batches takes moves with what else the machine does.
-    """
+@pytest.mark.parametrize(("batches", "jobs"), [(False, 500), (True, 1800)], ids=["one by one", "in batches"])
+def test_queues_share_by_weight_under_saturation(rig: Rig, batches: bool, jobs: int) -> None:
+    """Two queues at 3 : 1, both full: each gets its share of the starts, within a tenth. In batches those of the one
+    are twice as long as those of the other, for its jobs take half the time."""
     rig.app(APP if batches else APP.replace("@app.job\ndef tick", "@app.job(batch_claim=False)\ndef tick"))
     weights = {"high": 3, "low": 1}
     queue_of = {}
     for queue in weights:
-        for job in rig.enqueue_many("tick", [()] * jobs, queue):
+        for job in rig.enqueue_many("tick", [(0.001 if queue == "high" else 0.002,)] * jobs, queue):
             queue_of[job] = queue
     args = [arg for queue, weight in weights.items() for arg in ("-q", f"{queue}:{weight}")]
-    pool = rig.start(*args, n=2, queue="low")
+    pool = rig.start(*args, n=1 if batches else 2, queue="low")
     # The first batches are left out: the pool does not know yet how long the jobs take; and high is empty after
     # four thirds of its jobs.
     enough = jobs * 23 // 20
@@ -46,7 +42,7 @@ def test_queues_share_by_weight_under_saturation(rig: Rig, batches: bool, within
     shares = {queue: order.count(queue) / len(order) for queue in weights}
     print(f"{rig.kind}: shares {shares}")
     for queue, weight in weights.items():
-        assert abs(shares[queue] / (weight / 4) - 1) < within, f"{queue}: {shares}"
+        assert abs(shares[queue] / (weight / 4) - 1) < 0.1, f"{queue}: {shares}"
 
 
 def test_strict_order_serves_the_first_queue_first(rig: Rig) -> None:

@@ -1,10 +1,13 @@
-"""How many jobs a worker claims at a time: learned from what the last batches ran."""
+"""How many jobs a worker claims at a time, learned from what the last batches ran; and from which queue."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 import pytest
 
-from batchq.worker.pace import MOST, Pace
+from batchq.worker.pace import MOST, Order, Pace
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,72 @@ def test_surprise_halves_the_batch_at_once_and_short_jobs_bring_it_back() -> Non
     for _ in range(12):
         pace.ran(pace.want, pace.want * 0.1)
     assert pace.want == MOST
+
+
+def drawn(order: Order, batch: Mapping[str, int], jobs: int, has: Mapping[str, bool] | None = None) -> Counter[str]:
+    """What comes from each queue while so many jobs are drawn in batches of that size. `has`: who has any."""
+    found: Counter[str] = Counter()
+    while found.total() < jobs:
+        for queue in order.next():
+            got = batch[queue] if has is None or has[queue] else 0
+            order.drew(queue, got)
+            found[queue] += got
+            if got:
+                break
+    return found
+
+
+@pytest.mark.parametrize("batch", [{"a": 1, "b": 1, "c": 1}, {"a": 128, "b": 7, "c": 50}, {"a": 3, "b": 128, "c": 128}])
+def test_jobs_are_shared_by_weight_whatever_the_batches_are(batch: Mapping[str, int]) -> None:
+    """Within one batch of each, from wherever one looks."""
+    weights = {"a": 5, "b": 2, "c": 1}
+    order = Order(list(weights.items()))
+    for jobs in (3000, 8000, 3000):
+        found = drawn(order, batch, jobs)
+        for queue, weight in weights.items():
+            share = found.total() * weight / 8
+            assert abs(found[queue] - share) <= 2 * max(batch.values()), (queue, found)
+
+
+def test_jobs_that_were_given_back_are_not_counted() -> None:
+    """A queue whose batches are cut short by a long job gets its share all the same."""
+    order = Order([("long", 1), ("short", 1)])
+    ran: Counter[str] = Counter()
+    for _ in range(2000):
+        queue = order.next()[0]
+        order.drew(queue, 100)
+        if queue == "long":
+            order.drew(queue, -99)
+        ran[queue] += 1 if queue == "long" else 100
+    assert abs(ran["long"] - ran["short"]) <= 100
+
+
+def test_queue_that_had_nothing_for_long_has_saved_up_nothing() -> None:
+    """It gets its share from now on, not what it did not want before. While it is empty it is seldom asked in vain."""
+    order = Order([("a", 1), ("b", 1)])
+    batch = {"a": 10, "b": 10}
+    assert drawn(order, batch, 5000, {"a": True, "b": False}) == {"a": 5000, "b": 0}
+    found = drawn(order, batch, 200)
+    assert abs(found["a"] - found["b"]) <= 20
+
+
+@pytest.mark.parametrize("queues", [2, 10])
+def test_empty_queues_are_asked_again_soon_and_not_always(queues: int) -> None:
+    """Each at least every second round, where all have the same weight, and in no more."""
+    order = Order([(f"q{n}", 1) for n in range(queues)])
+    asked: Counter[str] = Counter()
+    for _ in range(100):
+        for queue in order.next():
+            asked[queue] += 1
+            order.drew(queue, 10 if queue == "q1" else 0)
+            if queue == "q1":
+                break
+    assert asked["q1"] == 100
+    assert all(49 <= asked[f"q{n}"] <= 51 for n in range(queues) if n != 1), asked
+
+
+def test_strict_order_is_the_one_given() -> None:
+    """Whatever was drawn."""
+    order = Order([("a", 1), ("b", 9)], strict=True)
+    order.drew("a", 100)
+    assert order.next() == ["a", "b"]
