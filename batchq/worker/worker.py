@@ -351,9 +351,7 @@ class Worker(WorkerBase):
             if self._is_resting:
                 return False
             claimed = self._store.claim(queue, self._desk.id, min(want, MAX_JOBS), held + len(self._finished))
-            if claimed.word is not Word.OK:
-                return False
-            if not claimed.claims:
+            if claimed.word is not Word.OK or not claimed.claims:
                 return False
             self._desk.claimed += len(claimed.claims)
             self._order.drew(queue, len(claimed.claims))
