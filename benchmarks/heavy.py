@@ -1,13 +1,15 @@
 """How near to the machine's own speed do jobs of 20 ms of pure Python run, with as many workers as cores and with more?
 
 The time from resume to the last completion, by what all cores would take for the work alone. A job burns CPU time of
-its own thread, so that waiting for a core shows; what other processes used of the machine is printed beside it.
+its own thread, so that waiting for a core shows; what other processes used of the machine is printed beside it, and
+what bare processes need for the same jobs, which they share beforehand.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import rig
 import work
@@ -15,19 +17,26 @@ import work
 JOB_S = 0.02
 
 
+def burn_all(jobs: int) -> int:
+    for n in range(jobs):
+        work.burn(n, "")
+    return jobs
+
+
 def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) -> None:
     cores = rig.cores()
     for workers in args.workers:
-        found, disturbed = [], []
+        found, disturbed, bare = [], [], []
+        at_best = args.jobs * JOB_S / min(workers, cores)
         for _ in range(args.repeat):
             with rig.others() as used:
                 run = rig.drained(new_url(), work.app, work.burn, args.jobs, workers)
                 disturbed.append(used())
-            found.append(run.seconds / (args.jobs * JOB_S / min(workers, cores)))
+            found.append(run.seconds / at_best)
+            bare.append(rig.race(workers, partial(burn_all, args.jobs // workers))[0] / at_best)
         told = f"{rig.middle(found):.2f} of ideal  ({min(found):.2f}-{max(found):.2f})"
-        rig.row(
-            store, f"jobs of 20 ms CPU, {workers} workers", told, f"others used {rig.middle(disturbed):.0f} % of a core"
-        )
+        others = f"others used {rig.middle(disturbed):.0f} % of a core"
+        rig.row(store, f"jobs of 20 ms CPU, {workers} workers", told, f"bare {rig.middle(bare):.2f}", others)
 
 
 if __name__ == "__main__":
