@@ -10,8 +10,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from batchq.errors import Retry
+
 _HEAD = "Traceback (most recent call last):\n"
 _FRAME = "  File "
+#: An error that says nothing of its own: the text is left off.
+_USUAL = ("Retry", str(Retry()))
 #: What every entry says.
 _ALWAYS = {"kind", "error", "attempt", "at_ms"}
 
@@ -33,6 +37,8 @@ def read_note(note: bytes) -> Note:
     if not note:
         return Note()
     head, *errors = note.split(b"\n")
+    if b" " not in head:
+        return Note(since=int(head), errors=tuple(errors))
     forgiven, crashes, lost, cancel, since, reason = head.split(b" ")
     return Note(
         int(forgiven),
@@ -54,11 +60,14 @@ def shorten(entry: bytes) -> bytes:
         return entry
     at_ms, trace = error["at_ms"], error.get("trace", "")
     started_ms = error.get("started_ms")
-    told = f"{error['kind']}: {error['error']}\n"
+    kind, text = error["kind"], error["error"]
+    told = f"{kind}: {text}\n"
+    if (kind, text) == _USUAL:
+        text = None
     if trace.startswith(_HEAD + _FRAME) and trace.endswith(f"\n{told}"):
         trace = trace[len(_HEAD) : -len(told)]
     short = [
-        *(error["kind"], error["error"], error["attempt"], at_ms),
+        *(kind, text, error["attempt"], at_ms),
         # How long it took has fewer digits than when it began.
         None if started_ms is None else at_ms - started_ms,
         *(error.get("delay_ms"), error.get("worker", ""), trace),
@@ -74,6 +83,8 @@ def read_error(line: bytes) -> dict[str, Any]:
     if not isinstance(found, list):
         return dict(found)
     kind, text, attempt, at_ms, ran_ms, delay_ms, worker, trace = found + [None] * (8 - len(found))
+    if text is None:
+        text = _USUAL[1]
     error: dict[str, Any] = {"kind": kind, "error": text, "attempt": attempt, "at_ms": at_ms}
     if ran_ms is not None:
         error["started_ms"] = at_ms - ran_ms

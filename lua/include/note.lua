@@ -1,9 +1,14 @@
 -- What attempts left behind, one string a job:
 --   <forgiven> <crashes> <lost> <cancel mark 0|1> <ready since, ms> <reason|-> and, a line each, the errors, newest first.
+-- Of most there is nothing but the errors to say: <ready since, ms> stands alone then.
 -- The errors are JSON that Lua never reads.
 local function read_note(text)
-  if not text then
-    return {forgiven = 0, crashes = 0, lost = 0, cancel = 0, since = 0, reason = '-', errors = ''}
+  local plain, behind = string.match(text or '0', '^(%d+)%f[\n%z]()')
+  if plain then
+    return {
+      forgiven = 0, crashes = 0, lost = 0, cancel = 0, since = tonumber(plain), reason = '-',
+      errors = string.sub(text or '0', behind),
+    }
   end
   local forgiven, crashes, lost, cancel, since, reason, rest =
     string.match(text, '^(%d+) (%d+) (%d+) (%d) (%d+) (%S+)()')
@@ -14,6 +19,9 @@ local function read_note(text)
 end
 
 local function write_note(n)
+  if n.forgiven + n.crashes + n.lost + n.cancel == 0 and n.reason == '-' then
+    return string.format('%d', n.since) .. n.errors
+  end
   return string.format('%d %d %d %d %d %s', n.forgiven, n.crashes, n.lost, n.cancel, n.since, n.reason) .. n.errors
 end
 

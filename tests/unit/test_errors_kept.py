@@ -9,6 +9,7 @@ from collections.abc import Callable
 import orjson
 import pytest
 
+from batchq.errors import Retry
 from batchq.job import pack_error
 from batchq.redis.notes import read_error, shorten
 from batchq.worker import traces
@@ -138,7 +139,8 @@ def test_entry_that_was_written_short_is_read_as_it_was(fail: Callable[[], None]
     entry = pack_error(
         type(error).__name__, str(error), attempt=2, at_ms=1_767_225_600_500, trace=trace_of(error), **more
     )  # type: ignore[arg-type]
-    for whole in (entry, pack_error("Dead", "why", attempt=1, at_ms=3, **more)):  # type: ignore[arg-type]
+    others = [("Dead", "why"), ("Retry", str(Retry())), ("Retry", "")]
+    for whole in (entry, *(pack_error(*other, attempt=1, at_ms=3, **more) for other in others)):  # type: ignore[arg-type]
         short = shorten(whole)
         assert read_error(short) == orjson.loads(whole)
         assert b"\n" not in short
