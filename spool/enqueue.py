@@ -76,13 +76,14 @@ def enqueue(
         rows.append((queue, job.id, state, -job.priority, place, at, job.given, row, now, job.batch or None))
     if delayed and book.n["n_delayed"]:
         before = earliest(book)
-    [[top]] = book.db.execute(_TOP)
     book.n["tail"] = place
     fresh = book.db.executemany(_INSERT, rows).rowcount
     if fresh == len(jobs):
         words = [Word.OK] * fresh
     else:
-        states = dict(book.db.execute(_FRESH, (top or 0,)).fetchall())
+        # Row ids follow one another: the last ones are this call's.
+        [[top]] = book.db.execute(_TOP)
+        states = dict(book.db.execute(_FRESH, ((top or 0) - fresh,)).fetchall())
         delayed = sum(states.values())
         # Of an id that stands twice in a call the first is taken.
         words = [Word.KNOWN if states.pop(job.id, None) is None else Word.OK for job in jobs]

@@ -298,23 +298,19 @@ class Log:
     def __init__(self, path: str) -> None:
         self._path = path
         self._fd = -1
+        self._identity: Identity = (0, 0)
 
     def _find(self) -> bool:
         """Opens the log that stands there now. False where there is none: the last close of the ledger has moved it
         into the database, and flushed that."""
-        try:
-            now = os.stat(self._path)
-        except FileNotFoundError:
-            return False
-        if self._fd >= 0:
-            then = os.fstat(self._fd)
-            if (then.st_ino, then.st_dev) != (now.st_ino, now.st_dev):
-                self.close()
+        if self._fd >= 0 and not stands_at(self._identity, self._path):
+            self.close()
         if self._fd < 0:
             try:
                 self._fd = os.open(self._path, os.O_RDWR | _SAFE)
             except FileNotFoundError:
                 return False
+            self._identity = identity_of(self._fd)
         return True
 
     def flush(self) -> None:
@@ -385,14 +381,23 @@ def lockers(path: str, kind: str) -> list[int]:
     )
 
 
-def stands_at(fd: int, path: str) -> bool:
-    """Whether the file of this descriptor still is the one under that name."""
+#: What tells a file from all others that stand at the same time.
+Identity = tuple[int, int]
+
+
+def identity_of(fd: int) -> Identity:
+    """Of an open file."""
+    fact = os.fstat(fd)
+    return fact.st_ino, fact.st_dev
+
+
+def stands_at(identity: Identity, path: str) -> bool:
+    """Whether a file that somebody has open still is the one under that name."""
     try:
         there = os.lstat(path)
     except FileNotFoundError:
         return False
-    here = os.fstat(fd)
-    return (here.st_ino, here.st_dev) == (there.st_ino, there.st_dev)
+    return identity == (there.st_ino, there.st_dev)
 
 
 def unlock(fd: int) -> None:

@@ -30,16 +30,21 @@ _RUBBISH_S = 60.0
 def push(layout: Layout, kind: Kind, queue: str) -> None:
     """Work is ready: rouses one waiter. The earliest fire-time changed: rouses all, each master keeps its own time."""
     kept = f"{kind}:{queue}:"
+    here = f"{layout.waiting}/{kept}"
+    # Nobody waits: whoever arms himself takes this one.
+    if fs.is_there(here):
+        return
     with suppress(OSError):
         names = _named(layout, kept)
-        if _ring(layout, kind, names) or kept in names:
+        if _ring(layout, kind, names):
             return
         # Any file will do for the name: a link costs no inode.
-        fs.link(layout.gate, layout.at("waiting", kept))
-        # Race: who armed itself since that look may have looked for this hint before it was there.
-        late = [name for name in _named(layout, kept) if name not in names]
-        if _ring(layout, kind, late):
-            fs.remove(layout.at("waiting", kept))
+        fs.link(layout.gate, here)
+        # Race: who armed itself since that look may have looked for this hint before it was there. It is taken away
+        # first: who finds it relies on it.
+        late = [name for name in _named(layout, kept) if name not in names and name != kept]
+        if late and fs.remove(here) and not _ring(layout, kind, late):
+            fs.link(layout.gate, here)
 
 
 def _named(layout: Layout, kept: str) -> list[str]:

@@ -69,6 +69,7 @@ class WriteLock:
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = -1
+        self._identity: fs.Identity = (0, 0)
 
     @property
     def is_open(self) -> bool:
@@ -78,6 +79,7 @@ class WriteLock:
         """Raises OSError."""
         if self._fd < 0:
             self._fd = fs.open_lock(self.path)
+            self._identity = fs.identity_of(self._fd)
 
     def lock(self) -> None:
         """Waits until it is ours, however long that takes."""
@@ -123,7 +125,7 @@ class WriteLock:
 
     def stands(self) -> bool:
         """Whether the file under its name still is the one that is locked."""
-        return fs.stands_at(self._fd, self.path)
+        return fs.stands_at(self._identity, self.path)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
