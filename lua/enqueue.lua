@@ -42,48 +42,59 @@ for i = 6, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
 local known = redis.call('HMGET', rows, unpack(ids))
 local answer, fields, plain, later, named, seen = {'ok'}, {}, {}, {}, {}, {}
 local stamp = '{"t":' .. whole(now) .. ','
-local fresh, joins = 0, false
+local joins = false
+local function join(batch, id)
+  joins = joins or {}
+  joins[batch] = joins[batch] or {}
+  table.insert(joins[batch], id)
+end
 for n, id in ipairs(ids) do
   local at = 3 + n * 3
   local row, options = ARGV[at + 1], ARGV[at + 2]
-  local level, when, from_caller, batch = '0', '0', '0', ''
-  if options ~= '' then level, when, from_caller, batch = string.match(options, '^(%S+) (%S+) (%S+) ?(%S*)$') end
   local is_known = known[n] or seen[id]
-  if not is_known and from_caller == '1' then
-    local ended = redis.call('ZSCORE', given, id)
-    is_known = ended and now - tonumber(ended) < remember
-  end
-  if is_known then
-    answer[#answer + 1] = n
-  else
-    seen[id] = true
-    fresh = fresh + 1
-    local fire = 0
-    local kind = string.sub(when, 1, 1)
-    if kind == '+' then
-      fire = fire_ms(us, tonumber(string.sub(when, 2)))
-    elseif kind == '@' then
-      fire = tonumber(string.sub(when, 2))
-      if fire <= now then fire = 0 end
-    end
-    if fire > LATEST_MS then return {'late', n} end
-    fields[#fields + 1] = id
-    if fire > 0 then
-      fields[#fields + 1] = stamp .. '"at":' .. whole(fire) .. ',' .. row
-      later[#later + 1] = {id, fire}
+  if options == '' then
+    -- Most are of this kind: no table and no pattern for them.
+    if is_known then
+      answer[#answer + 1] = n
     else
-      fields[#fields + 1] = stamp .. row
+      seen[id] = true
+      local last = #fields
+      fields[last + 1], fields[last + 2] = id, stamp .. row
       plain[#plain + 1] = id
     end
-    named[#named + 1] = {id, level, from_caller}
-    if batch ~= '' then
-      joins = joins or {}
-      joins[batch] = joins[batch] or {}
-      local ids_of = joins[batch]
-      ids_of[#ids_of + 1] = id
+  else
+    local level, when, from_caller, batch = string.match(options, '^(%S+) (%S+) (%S+) ?(%S*)$')
+    if not is_known and from_caller == '1' then
+      local ended = redis.call('ZSCORE', given, id)
+      is_known = ended and now - tonumber(ended) < remember
+    end
+    if is_known then
+      answer[#answer + 1] = n
+    else
+      seen[id] = true
+      local fire = 0
+      local kind = string.sub(when, 1, 1)
+      if kind == '+' then
+        fire = fire_ms(us, tonumber(string.sub(when, 2)))
+      elseif kind == '@' then
+        fire = tonumber(string.sub(when, 2))
+        if fire <= now then fire = 0 end
+      end
+      if fire > LATEST_MS then return {'late', n} end
+      fields[#fields + 1] = id
+      if fire > 0 then
+        fields[#fields + 1] = stamp .. '"at":' .. whole(fire) .. ',' .. row
+        later[#later + 1] = {id, fire}
+      else
+        fields[#fields + 1] = stamp .. row
+        plain[#plain + 1] = id
+      end
+      named[#named + 1] = {id, level, from_caller}
+      if batch ~= '' then join(batch, id) end
     end
   end
 end
+local fresh = #fields / 2
 
 local most = tonumber(ARGV[5])
 if most > 0 and #plain > 0 then
