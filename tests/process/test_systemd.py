@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +10,17 @@ from pathlib import Path
 import pytest
 
 import batchq
-from tests.process.rig import Rig
+from tests.process.conftest import url_of
+from tests.process.own_systemd import Systemd, systemd, why_not
+from tests.process.rig import Rig, opened
+from tests.servers import Servers
 
 UNIT = Path(__file__).parents[2] / "deploy" / "batchq.service"
-UNITS = Path("/run/systemd/system")
 
-pytestmark = pytest.mark.skipif(
-    not UNITS.is_dir() or os.geteuid() != 0,
-    reason="NO systemd RUNS HERE AS PID 1, OR NOT AS ROOT: the unit is not run",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not()), reason=f"THE UNIT IS NOT RUN, NO systemd CAN BE STARTED: {why_not()}"),
+]
 
 APP = """
 @app.job
@@ -35,21 +34,26 @@ def long():
     note("S")
     time.sleep(1)
     note("E")
+
+
+@app.job(backoff=fixed(0.1))
+def dies():
+    if current_job().token == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.job
+def calls():
+    subprocess.run(["sh", "-c", "touch calls.up; sleep 1"], check=True)
+    note("E")
 """
-
-
-def systemctl(*words: str) -> str:
-    """What it answers. Raises CalledProcessError with its own words where it fails."""
-    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, f"systemctl {' '.join(words)}: {done.stderr}"
-    return done.stdout.strip()
 
 
 class Service:
     """The unit as shipped, with this checkout's program and the rig's app."""
 
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
+    def __init__(self, rig: Rig, manager: Systemd) -> None:
+        self._manager = manager
         self.name = f"batchq-test-{rig.mark}.service"
         program = f"{sys.executable} -m batchq"
         text = UNIT.read_text().replace(
@@ -63,55 +67,83 @@ class Service:
         mine = {key: value for key, value in rig.env().items() if key.startswith("BATCHQ_") or key == "LEDGER"}
         mine["PYTHONPATH"] = str(Path(batchq.__file__).parents[1])
         lines = [f"WorkingDirectory={rig.folder}", *(f'Environment="{key}={value}"' for key, value in mine.items())]
-        self._file = UNITS / self.name
-        self._file.write_text(text.replace("[Service]", "\n".join(["[Service]", *lines])))
-        systemctl("daemon-reload")
+        (manager.units / self.name).write_text(text.replace("[Service]", "\n".join(["[Service]", *lines])))
+        assert manager.ctl("daemon-reload").returncode == 0
+
+    def tell(self, *words: str) -> None:
+        """systemctl of this unit, which must go well."""
+        done = self._manager.ctl(*words, self.name)
+        assert done.returncode == 0, f"systemctl {' '.join(words)}: {done.stderr}"
+
+    def refuses(self, *words: str) -> bool:
+        return self._manager.ctl(*words, self.name).returncode != 0
+
+    def tells(self, name: str) -> str:
+        """A property."""
+        return self._manager.ctl("show", "-P", name, self.name).stdout.strip()
 
     @property
     def pid(self) -> int:
-        return int(systemctl("show", "-P", "MainPID", self.name))
+        """As systemd numbers it."""
+        return int(self.tells("MainPID"))
 
     def is_active(self) -> bool:
-        return systemctl("show", "-P", "ActiveState", self.name) == "active"
+        return self.tells("ActiveState") == "active"
 
-    def close(self) -> None:
-        subprocess.run(["systemctl", "kill", "-s", "KILL", self.name], capture_output=True, check=False)
-        subprocess.run(["systemctl", "stop", self.name], capture_output=True, timeout=90, check=False)
-        subprocess.run(["systemctl", "reset-failed", self.name], capture_output=True, check=False)
-        self._file.unlink()
-        systemctl("daemon-reload")
+
+@pytest.fixture
+def rig(tmp_path: Path, prefix: str, servers: Servers) -> Iterator[Rig]:
+    """On the spool: there is no network."""
+    with opened(tmp_path, "spool", url_of("spool", tmp_path, servers), prefix) as made:
+        made.app(APP)
+        yield made
 
 
 @pytest.fixture
 def service(rig: Rig) -> Iterator[Service]:
-    rig.app(APP)
-    made = Service(rig)
-    yield made
-    made.close()
+    with systemd(rig.folder, rig.mark) as manager:
+        yield Service(rig, manager)
 
 
 def test_unit_lives_under_systemd(rig: Rig, service: Service) -> None:
-    """start waits for a worker; reload keeps the pid, and fails for broken code; a kill is made good; stop is clean."""
-    systemctl("start", service.name)
+    """start waits for a worker; reload keeps the pid, and fails for broken code; kills are made good; stop is clean."""
+    service.tell("start")
     assert service.is_active()
     assert rig.store.leases("default").ends, "it is up before a worker is"
     rig.enqueue("work")
     rig.until_counts(done=1)
+    rig.until(lambda: service.tells("StatusText").startswith("running, 2 workers"), "it says how it is")
     first = service.pid
-    systemctl("reload", service.name)
+    service.tell("reload")
     assert service.pid == first
     (rig.folder / "app.py").write_text("nonsense(")
-    refused = subprocess.run(["systemctl", "reload", service.name], capture_output=True, timeout=90, check=False)
-    assert refused.returncode != 0
+    assert service.refuses("reload")
     assert service.is_active()
     rig.app(APP)
+    # As the kernel does for want of memory: a crash of one job.
+    rig.enqueue("dies")
+    rig.until_counts(done=2, crashed=1)
+    assert service.pid == first
+    assert service.tells("NRestarts") == "0"
     job = rig.enqueue("long")
     rig.until_started(job)
-    os.kill(first, signal.SIGKILL)
+    service.tell("kill", "-s", "KILL", "--kill-whom=main")
     rig.until(lambda: service.pid not in (0, first) and service.is_active(), "it is started anew", within=30)
-    rig.until_counts(done=2, within=30)
+    rig.until_counts(done=3, lost=1)
     assert [entry.attempt for entry in rig.ledger.starts(job)] == [1, 1]
-    systemctl("stop", service.name)
-    assert systemctl("show", "-P", "Result", service.name) == "success"
+    service.tell("stop")
+    assert service.tells("Result") == "success"
     rig.until_clean()
     assert not rig.store.leases("default").ends
+
+
+def test_stop_of_the_unit_lets_a_job_end_with_the_program_that_it_called(rig: Rig, service: Service) -> None:
+    """TERM goes to the master alone."""
+    service.tell("start")
+    rig.enqueue("calls")
+    rig.until((rig.folder / "calls.up").exists, "its program runs")
+    service.tell("stop")
+    assert service.tells("Result") == "success"
+    assert len(rig.ledger.ends()) == 1
+    totals = rig.stats().totals
+    assert (totals["completed"], totals["released"]) == (1, 0)
