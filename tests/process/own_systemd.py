@@ -2,7 +2,8 @@
 
 What it starts sees the host's files read-only, but for one folder. It has an empty /run, a /dev of five nodes, no
 network, no sysctl, and none of the host's units: those at boot would empty /tmp and write to /var. It takes Linux,
-root, systemd's program (which need not run), and a cgroup2 hierarchy. It ends with its first process, and all of it with it.
+root, systemd's program (which need not run), and a cgroup2 hierarchy. It ends with its first process, and all of it
+with that.
 """
 
 from __future__ import annotations
