@@ -51,24 +51,32 @@ class _Silent:
 
 
 class Lines(_Silent):
-    """`2.0s  import 1200/5000  webhooks 87/300 ...` each second."""
+    """`2.0s  import 1200/5000  webhooks 87/300 ...` each second, and at the end."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self._kinds = kinds
         self._began = time.monotonic()
         self._next = 0.0
-        self._last = ""
+        #: What was seen last, and what of it was said.
+        self._line = self._said = ""
 
     def say(self, message: str) -> None:
         say(message)
 
     def look(self, stats: dict[str, Any]) -> None:
-        now = time.monotonic()
         parts = [f"{name} {_ended(queue)}/{_enqueued(queue)}" for name, queue in _queues(stats, self._kinds)]
-        line = "  ".join(parts)
-        if now >= self._next and line != self._last:
-            self._next, self._last = now + LINE_S, line
-            say(f"{now - self._began:5.1f}s  {line}")
+        self._line = "  ".join(parts)
+        if time.monotonic() >= self._next:
+            self._tell()
+
+    def close(self) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._line != self._said:
+            now = time.monotonic()
+            self._next, self._said = now + LINE_S, self._line
+            say(f"{now - self._began:5.1f}s  {self._line}")
 
 
 class Bars:

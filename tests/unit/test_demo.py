@@ -221,3 +221,14 @@ def test_lines_show_the_kinds_in_their_order(capsys: pytest.CaptureFixture[str])
     out, err = capsys.readouterr()
     assert err.split("s  ", 1)[1] == "import 4/9  cpu 4/9\n"
     assert out == ""
+
+
+def test_lines_end_with_what_was_seen_last(capsys: pytest.CaptureFixture[str]) -> None:
+    """The end comes within a second of the line before; it is told once."""
+    lines = progress.Lines(["cpu"])
+    for done in (1, 5, 9):
+        lines.look({"queues": {"cpu": {"totals": {"enqueued": 9, "completed": done, "dead": 0}}}})
+    lines.close()
+    lines.close()
+    told = [line.split("s  ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    assert told == ["cpu 1/9", "cpu 9/9"]
