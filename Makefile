@@ -7,6 +7,7 @@ SECONDS ?= 60
 SEED ?=
 STORE ?=
 ROUNDS ?= 5
+BENCHMARKS ?= enqueue bulk drain retry latency webhooks ingress fairness heavy cost outage breakdown idle growth promote contention inbox size spool_peers
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -33,10 +34,9 @@ cases: ## the trial cases, the long ones too
 chaos: ## long runs with kills: make chaos SECONDS=60 SEED=7 STORE=spool
 	CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) .venv/bin/pytest -n 0 --timeout 1200 -m "slow or not slow" tests/chaos -s $(if $(STORE),-k $(STORE))
 
-bench: ## the benchmarks, one after the other
+bench: ## the benchmarks, one after the other, each into benchmarks/results: make bench BENCHMARKS="drain latency"
 	mkdir -p benchmarks/results
-	(date -u +%F; for b in enqueue drain retry latency fairness heavy cost breakdown idle growth promote; do \
-	  echo; $(PY) benchmarks/$$b.py || exit 1; done) | tee benchmarks/results/batchq.txt
+	for b in $(BENCHMARKS); do $(PY) benchmarks/$$b.py >benchmarks/results/$$b.txt || exit 1; cat benchmarks/results/$$b.txt; echo; done
 
 bench-peers: ## batchq beside other job queues, which are installed into environments of their own: make bench-peers ROUNDS=2
 	$(PY) benchmarks/compare.py --rounds $(ROUNDS) --json benchmarks/results/peers.json
