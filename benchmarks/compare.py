@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                 continue
             for name, child in children.items():
                 system = systems.read(name)
-                if question not in system.lacks:
+                if system.answers(question):
                     found = measure(args, system, child, question)
                     result["runs"][name].setdefault(question, []).append(found)
         if not args.again:

@@ -28,12 +28,16 @@ class System:
     about: dict[str, str]
     best: dict[str, str]
     note: str
-    lacks: dict[str, str]
     is_node: bool
     #: Its jobs are in files: there is no Redis to measure.
     has_spool: bool
+    #: The only questions that it is asked; empty: all.
+    asked: tuple[str, ...]
     #: What it needs beside to deliver webhooks.
     delivers: tuple[str, ...]
+
+    def answers(self, question: str) -> bool:
+        return not self.asked or question in self.asked
 
     def configuration(self, question: str) -> str:
         return self.best.get(question, next(iter(self.about)))
@@ -71,9 +75,9 @@ def read(name: str) -> System:
         said["ABOUT"],
         said["BEST"],
         said["NOTE"],
-        said["LACKS"],
         said.get("NODE", False),
         said.get("SPOOL", False),
+        tuple(said.get("ASKED", ())),
         tuple(said.get("DELIVERS", ())),
     )
 

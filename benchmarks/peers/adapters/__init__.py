@@ -6,7 +6,8 @@ ALSO          distributions that came with them and whose versions matter
 ABOUT         configuration -> how it is run
 BEST          question -> configuration; others: the first of ABOUT
 NOTE          what has to be known to judge the figures
-LACKS         question -> why it can't be asked
+ASKED         the only questions that it is asked; left off: all
+SPOOL         its jobs are in files: there is no Redis to measure
 DELIVERS      what its environment has beside, to deliver webhooks; () where it is not asked to
 
 fleet(n)      the commands that start n workers

@@ -17,7 +17,6 @@ ABOUT = {
 BEST = {"idle": "default", "heavy": "default", "deliver": "wide"}
 DELIVERS = ("httpx",)
 NOTE = "No bulk call: 50 sends at a time. Workers poll."
-LACKS: dict[str, str] = {}
 
 from arq import Retry, create_pool  # noqa: E402
 from arq.connections import RedisSettings  # noqa: E402

@@ -9,7 +9,6 @@ PACKAGES = ()
 ABOUT = {"default": "batchq start -n N"}
 BEST: dict[str, str] = {}
 NOTE = "Installed where the benchmark runs. Retries by fixed(0)."
-LACKS: dict[str, str] = {}
 
 # Behind the constants, which are read without it.
 from batchq import App, fixed  # noqa: E402

@@ -4,7 +4,6 @@ PACKAGES = ()
 ABOUT = {"default": "batchq start -n N on a spool, synced (durability=power)"}
 BEST: dict[str, str] = {}
 NOTE = "Jobs in files, synced to disk: the others keep them in the memory of a Redis that saves nothing."
-LACKS: dict[str, str] = {}
 SPOOL = True
 
 from peers.adapters.batchq import Producer, fleet  # noqa: E402, F401

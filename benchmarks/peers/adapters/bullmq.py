@@ -14,7 +14,6 @@ ABOUT = {
 }
 BEST = {"times": "default", "idle": "default", "heavy": "default"}
 NOTE = "addBulk in bulk; retries by attempts 2 without backoff."
-LACKS: dict[str, str] = {}
 
 from bullmq import Queue, Worker  # noqa: E402
 

@@ -8,4 +8,3 @@ ABOUT = {
 }
 BEST = {"times": "default", "idle": "default", "heavy": "default"}
 NOTE = "Another language. addBulk in bulk; retries by attempts 2 without backoff; heavy jobs burn 20 ms by the clock."
-LACKS: dict[str, str] = {}

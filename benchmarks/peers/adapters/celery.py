@@ -19,7 +19,6 @@ ABOUT = {
 BEST = {"drain": "solo", "heavy": "late", "deliver": "threads", "deliver_gevent": "gevent"}
 DELIVERS = ("httpx", "gevent")
 NOTE = "No bulk call: a loop over one producer connection. Delayed tasks are held in the workers' memory."
-LACKS: dict[str, str] = {}
 
 from celery import Celery  # noqa: E402
 

@@ -15,7 +15,6 @@ ABOUT = {
 }
 BEST = {"times": "default", "idle": "default", "heavy": "default"}
 NOTE = "add_many in bulk; retries by Retry(attempts=3) without a delay."
-LACKS: dict[str, str] = {}
 
 from docket import Docket, Retry  # noqa: E402
 

@@ -14,7 +14,6 @@ ABOUT = {
 }
 BEST = {"drain": "lean", "retry": "default", "heavy": "default"}
 NOTE = "No bulk call: a loop of broker.enqueue. Retries after 1 ms, the least there is."
-LACKS: dict[str, str] = {}
 
 import dramatiq  # noqa: E402
 from dramatiq.brokers.redis import RedisBroker  # noqa: E402

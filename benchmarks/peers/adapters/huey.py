@@ -9,7 +9,6 @@ PACKAGES = ("huey==3.5.4", "redis[hiredis]")
 ABOUT = {"default": "huey_consumer -k process -w N, results off"}
 BEST: dict[str, str] = {}
 NOTE = "No acknowledgement: a job whose worker is killed is lost. No bulk call: a loop. A scheduler looks each second."
-LACKS: dict[str, str] = {}
 
 from huey import RedisHuey  # noqa: E402
 

@@ -9,14 +9,8 @@ PACKAGES = ("huey==3.5.4",)
 ABOUT = {"default": "huey_consumer -k process -w N on SqliteHuey with fsync, results off, polled each 10 ms"}
 BEST: dict[str, str] = {}
 NOTE = "Jobs in files, synced to disk. No acknowledgement: a job whose worker is killed is lost."
-LACKS = {
-    "one": "see spool_peers.py",
-    "times": "held against batchq's spool at the drain alone",
-    "retry": "held against batchq's spool at the drain alone",
-    "heavy": "held against batchq's spool at the drain alone",
-    "idle": "held against batchq's spool at the drain alone",
-}
 SPOOL = True
+ASKED = ("drain",)
 
 from huey import SqliteHuey  # noqa: E402
 

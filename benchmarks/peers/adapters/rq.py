@@ -14,7 +14,6 @@ ABOUT = {
 }
 BEST = {"idle": "default"}
 NOTE = "enqueue_many in bulk; enqueue_in cuts due times to whole seconds, so that jobs run early as well."
-LACKS: dict[str, str] = {}
 
 from redis import Redis  # noqa: E402
 from rq import Queue, Retry  # noqa: E402

@@ -19,7 +19,6 @@ ABOUT = {
 BEST = {"times": "default", "idle": "default", "heavy": "default", "deliver": "wider"}
 DELIVERS = ("httpx",)
 NOTE = "No bulk call: 50 sends at a time. Due times are whole seconds: lateness is counted from the second asked for."
-LACKS: dict[str, str] = {}
 
 from saq import Job, Queue  # noqa: E402
 

@@ -15,7 +15,6 @@ ABOUT = {
 }
 BEST = {"retry": "wide"}
 NOTE = "enqueue_many in bulk; retries by StreaqRetry without a delay."
-LACKS: dict[str, str] = {}
 
 from streaq import StreaqRetry, Worker  # noqa: E402
 

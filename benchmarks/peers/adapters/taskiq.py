@@ -17,7 +17,6 @@ ABOUT = {
 BEST = {"idle": "stream", "heavy": "stream", "deliver": "stream"}
 DELIVERS = ("httpx",)
 NOTE = "No bulk call: 50 sends at a time. Delays need a scheduler process, which looks each second."
-LACKS: dict[str, str] = {}
 
 from taskiq import SimpleRetryMiddleware, TaskiqScheduler  # noqa: E402
 from taskiq_redis import ListQueueBroker, ListRedisScheduleSource, RedisStreamBroker  # noqa: E402
