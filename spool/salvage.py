@@ -196,12 +196,13 @@ def _by_key(db: sqlite3.Connection, table: str, names: list[str], torn: list[str
 
 def _take_inbox(source: Layout, target: Layout, *, marks_are_whole: bool) -> None:
     """The files of the inbox, copied. Of what the sweeper had taken nobody knows without the marks."""
-    for folder in ("new", "bad", "work"):
+    for folder in ("new", "bad", "work", "sent"):
         for name in fs.names(source.at("inbox", folder)):
             path = source.at("inbox", folder, name)
             if not fs.is_regular(path):
                 continue
             if folder != "work" or marks_are_whole:
+                fs.make_dir(target.at("inbox", folder))
                 fs.copy(path, target.at("inbox", folder, name))
                 continue
             aside = os.path.join(target.bad, name)

@@ -3,7 +3,8 @@
 They stand under sent/ as `<run>-<u>-<label>`, `run` naming the run of the server that took them. When it is confirmed
 they are unlinked (W5): by `waitaof` once that run says that all is on its disk, by `grace` when it still runs some
 seconds later, in which it has synced. Is it another run by then, they go back to work/ and are sent again: what was
-not lost is known by its marks. Any process that holds the lock `sweep` goes on with what another left there.
+not lost is known by its marks. Any process that holds the lock `sweep` goes on with what another left there; where the
+reply is enough (again), that is sent once more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from batchq import log
@@ -81,7 +83,9 @@ class Sent:
         names = self.names()
         now = self._clock.monotonic()
         self._seen = {name: self._seen.get(name, now) for name in names}
-        if self._confirm == "waitaof":
+        if self._confirm == "reply":
+            self._send_again(names)
+        elif self._confirm == "waitaof":
             self._look_by_waitaof(names)
         elif due := [name for name in names if now - self._seen[name] >= self._grace_s]:
             self._end(due, self._sync.run(self._store.sync_keys(())))
@@ -103,20 +107,19 @@ class Sent:
 
     def _end(self, names: Sequence[str], run: str) -> None:
         """Of files that one run of the server has for sure: unlinks those that were sent to it (W5)."""
-        again = 0
         for name in names:
-            here = os.path.join(self._layout.sent, name)
             if name.startswith(run):
-                fs.remove(here)
+                fs.remove(os.path.join(self._layout.sent, name))
                 fs.passed("W5")
-                continue
+        if others := [name for name in names if not name.startswith(run)]:
+            self._send_again(others)
+            why = "the server was started anew, or is another now"
+            log.event("warning", "forwarding_again", files=len(others), why=why)
+
+    def _send_again(self, names: Sequence[str]) -> None:
+        for name in names:
             found = _NAME.fullmatch(name)
             assert found is not None
-            try:
-                fs.move(here, os.path.join(self._layout.work, found[2]))
-            except FileNotFoundError:
-                # Race: somebody took it away by hand.
-                continue
-            again += 1
-        if again:
-            log.event("warning", "forwarding_again", files=again, why="the server was started anew, or is another now")
+            # Race: somebody took it away by hand.
+            with suppress(FileNotFoundError):
+                fs.move(os.path.join(self._layout.sent, name), os.path.join(self._layout.work, found[2]))

@@ -67,11 +67,10 @@ class Forwarder:
         self._said_foreign = False
         self._tidy_at = 0.0
         self._confirm = confirm
+        self._waits_for_more = confirm != "reply"
         #: How long a file may stand under sent/ while all is well.
         self.confirm_s = {"reply": 0.0, "waitaof": SYNC_MS / 1000, "grace": grace_s}[confirm]
-        self._sent: Sent | None = None
-        if confirm != "reply":
-            self._sent = Sent(store, self._layout, confirm, clock, is_ours=self._is_ours, grace_s=grace_s)
+        self._sent = Sent(store, self._layout, confirm, clock, is_ours=self._is_ours, grace_s=grace_s)
 
     @property
     def path(self) -> str:
@@ -100,7 +99,7 @@ class Forwarder:
 
     def unconfirmed(self) -> int:
         """How many files the server has taken that it is still to confirm."""
-        return len(self._sent.names()) if self._sent is not None else 0
+        return len(self._sent.names())
 
     def fault(self) -> str:
         """Why that server can't confirm as it should; "" where it can. Raises StoreUnavailable."""
@@ -152,8 +151,7 @@ class Forwarder:
             Box(self._layout, self._clock, self._limits).tidy()
 
     def _sweep(self, files: int, jobs: int) -> Ingested:
-        if self._sent is not None:
-            self._sent.look()
+        self._sent.look()
         box = Box(self._layout, self._clock, self._limits, is_ours=self._is_ours)
         names = box.take(files)
         fs.passed("W1")
@@ -177,7 +175,7 @@ class Forwarder:
         fs.passed("W2")
         if trip:
             done = self._deliver(box, trip, done)
-        if self._sent is not None and done.files:
+        if self._waits_for_more and done.files:
             self._sent.look()
         return done
 
@@ -207,9 +205,7 @@ class Forwarder:
     def _deliver(self, box: Box, trip: Sequence[tuple[Parcel, list[Parcelled]]], done: Ingested) -> Ingested:
         """Sends some parcels in one round trip (W3), and unlinks those that are in (W5), or puts them by until that is
         confirmed (W4)."""
-        run = ""
-        if self._sent is not None:
-            run = self._sent.run(call.queue for _, calls in trip for call in calls)
+        run = self._sent.run(call.queue for _, calls in trip for call in calls) if self._waits_for_more else ""
         try:
             answers = iter(self._store.forward([call for _, calls in trip for call in calls], self._max_pending))
         except InternalError as error:
@@ -234,7 +230,7 @@ class Forwarder:
                 done = done._replace(bad=done.bad + 1)
                 continue
             self._full.end()
-            if self._sent is not None:
+            if self._waits_for_more:
                 self._sent.put(parcel.name, run)
             else:
                 box.done(parcel.name)

@@ -151,6 +151,18 @@ def test_grace_lasts(redis_server: Server, prefix: str, spool: Path) -> None:
     assert work_off(store) == ["a"]
 
 
+def test_what_stands_there_goes_on_when_the_reply_is_enough_again(store: RedisStore, spool: Path) -> None:
+    """The setting was changed, or a forwarder by hand has none."""
+    drop_some(spool, "a", "b")
+    Forwarder(store, spool, Limits(), confirm="grace", grace_s=60.0).sweep()
+    assert work_off(store) == ["a", "b"]
+    plain = Forwarder(store, spool, Limits())
+    assert plain.unconfirmed() == 2
+    forward_all(plain)
+    assert work_off(store) == []
+    assert inbox.census(spool) == inbox.Census(0, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("options", "user", "confirm", "why"),
     [

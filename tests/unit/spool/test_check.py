@@ -345,12 +345,15 @@ def test_any_damage_ends_in_an_error_or_a_well_spool(tmp_path: Path, seed: int) 
 def test_salvage_takes_the_inbox_along(path: Path, tmp_path: Path) -> None:
     (path / "inbox" / "new" / "a.json").write_text('{"job":"send"}')
     (path / "inbox" / "bad" / "b").write_text("{")
+    (path / "inbox" / "sent").mkdir()
+    (path / "inbox" / "sent" / "c").write_text("sent")
     saved = salvage(str(path), str(tmp_path / "new"))
     assert (saved.jobs, saved.lost, saved.torn) == (7, [], [])
     store = SpoolStore(tmp_path / "new")
     assert store.sweep_inbox() == Ingested(1, 1, 0)
     store.close()
     assert (tmp_path / "new" / "inbox" / "bad" / "b").read_text() == "{"
+    assert (tmp_path / "new" / "inbox" / "sent" / "c").read_text() == "sent"
     with pytest.raises(StoreError, match="expected a new directory"):
         salvage(str(path), str(tmp_path / "new"))
 
