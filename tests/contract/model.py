@@ -32,6 +32,18 @@ class ModelJob:
     #: delayed: fire-time; completed: end of the retention; dead: time of death.
     at: int = 0
     batch: str = ""
+    #: At gates, see at_gates. It has passed its own under this token.
+    inside: bool = False
+    #: Its place in a line; 0: none.
+    turn: int = 0
+    #: In the line of this gate.
+    waits: str = ""
+    #: Perhaps it was called since.
+    unsure: bool = False
+    #: By that gate, and has not asked yet.
+    called: str = ""
+    #: Delayed: when it is due, by the store's clock.
+    fire_ms: int = 0
 
 
 @dataclass
@@ -80,7 +92,8 @@ class Model:
         return sorted(self.pending, key=lambda id: -self.jobs[id].priority)
 
     def delayed_order(self) -> list[str]:
-        return sorted(self.delayed, key=lambda id: self.jobs[id].at)
+        """But for those that wait at a gate: when they are due only the store knows."""
+        return sorted((id for id in self.delayed if not self.jobs[id].waits), key=lambda id: self.jobs[id].at)
 
     # -- moves -----------------------------------------------------------------------------------------------------
 
@@ -114,9 +127,9 @@ class Model:
             if batch:
                 self.batches[batch].total += 1
             if delay > 0:
-                self._delay(self.jobs[id], delay)
+                self.delay(self.jobs[id], delay)
             else:
-                self._ready(self.jobs[id])
+                self.ready(self.jobs[id])
         return words
 
     def register(self, worker: str) -> str:
@@ -141,6 +154,7 @@ class Model:
             self.pending.remove(id)
             job = self.jobs[id]
             job.state, job.holder, job.token = "active", worker, job.token + 1
+            job.waits, job.unsure = "", False
             claims.append((id, job.token, job.forgiven, job.crashes, job.lost))
         return "ok", claims
 
@@ -162,6 +176,7 @@ class Model:
         self._count(job, "completed")
         job.marked = False
         if keep > 0:
+            self._leave(job)
             job.state, job.holder, job.at = "completed", "", self.now + keep
         else:
             self._gone(job)
@@ -169,7 +184,7 @@ class Model:
 
     def retry(self, job: ModelJob, delay: int, most: int, cause: str, crashes: int, error: str) -> str:
         if job.marked:
-            return self._cancelled(job)
+            return self.cancelled(job)
         self._note(job, error)
         if cause == "crashed":
             job.crashes += 1
@@ -180,22 +195,22 @@ class Model:
         if job.crashes >= crashes:
             return self._die(job, "poison")
         self.totals["retried"] += 1
-        self._delay(job, delay)
+        self.delay(job, delay)
         return "ok"
 
     def bury(self, job: ModelJob, reason: str, error: str) -> str:
         if job.marked:
-            return self._cancelled(job)
+            return self.cancelled(job)
         self._note(job, error)
         self._die(job, reason)
         return "ok"
 
     def snooze(self, job: ModelJob, delay: int) -> str:
         if job.marked:
-            return self._cancelled(job)
+            return self.cancelled(job)
         job.forgiven += 1
         self.totals["snoozed"] += 1
-        self._delay(job, delay)
+        self.delay(job, delay)
         return "ok"
 
     def release(self, jobs: list[ModelJob], error: str) -> list[str]:
@@ -203,12 +218,13 @@ class Model:
         head: list[str] = []
         for job in jobs:
             if job.marked:
-                words.append(self._cancelled(job))
+                words.append(self.cancelled(job))
                 continue
             words.append("ok")
             if error:
                 self._note(job, error)
             job.forgiven += 1
+            self._leave(job)
             job.state, job.holder = "pending", ""
             self.totals["released"] += 1
             head.append(job.id)
@@ -232,7 +248,7 @@ class Model:
         due = [id for id in self.delayed_order() if self.jobs[id].at <= self.now][:limit]
         for id in due:
             self.delayed.remove(id)
-            self._ready(self.jobs[id])
+            self.ready(self.jobs[id])
         self.totals["promoted"] += len(due)
         return len(due)
 
@@ -256,7 +272,7 @@ class Model:
             if job is None:
                 continue
             if job.marked:
-                self._cancelled(job)
+                self.cancelled(job)
                 continue
             self._note(job, error)
             job.lost += 1
@@ -265,7 +281,7 @@ class Model:
             if job.lost >= most:
                 self._die(job, "poison")
             else:
-                self._delay(job, delay)
+                self.delay(job, delay)
         left = len(self.held(worker))
         if left == 0:
             self.sealed.remove(worker)
@@ -280,7 +296,7 @@ class Model:
             return "marked"
         if job.state in ("dead", "completed"):
             return "finished"
-        return self._cancelled(job)
+        return self.cancelled(job)
 
     def requeue(self, id: str) -> str:
         job = self.jobs.get(id)
@@ -293,7 +309,7 @@ class Model:
             setattr(batch, job.state, getattr(batch, job.state) - 1)
         job.forgiven, job.crashes, job.lost, job.reason = job.token, 0, 0, ""
         self.totals["requeued"] += 1
-        self._ready(job)
+        self.ready(job)
         return "ok"
 
     def purge(self, state: str, ids: list[str]) -> int:
@@ -339,25 +355,33 @@ class Model:
             if batch.calls:
                 self.jobs[f"{id}.{kind}"] = ModelJob(f"{id}.{kind}", 0, False)
                 self.totals["enqueued"] += 1
-                self._ready(self.jobs[f"{id}.{kind}"])
+                self.ready(self.jobs[f"{id}.{kind}"])
 
     # -- places ----------------------------------------------------------------------------------------------------
 
-    def _ready(self, job: ModelJob) -> None:
+    @staticmethod
+    def _leave(job: ModelJob) -> None:
+        if job.inside:
+            job.inside, job.turn = False, 0
+
+    def ready(self, job: ModelJob) -> None:
+        self._leave(job)
         job.state, job.holder = "pending", ""
         self.pending.append(job.id)
 
-    def _delay(self, job: ModelJob, delay: int) -> None:
+    def delay(self, job: ModelJob, delay: int) -> None:
+        self._leave(job)
         job.state, job.holder, job.at = "delayed", "", self.now + delay
         self.delayed.append(job.id)
 
     def _die(self, job: ModelJob, reason: str) -> str:
+        self._leave(job)
         job.state, job.holder, job.reason, job.at = "dead", "", reason, self.now
         self.totals["dead"] += 1
         self._count(job, "dead")
         return "dead"
 
-    def _cancelled(self, job: ModelJob) -> str:
+    def cancelled(self, job: ModelJob) -> str:
         self.totals["cancelled"] += 1
         self._gone(job)
         self._count(job, "cancelled")

@@ -4,8 +4,8 @@ The rule stands twice, in `batchq/gates.py` (memory and the spool) and in `lua/i
 gate counts what has passed it and has not ended, a rate holds in every window, nobody passes an open circuit and who
 fails there spends no attempt, and at the end nobody is left waiting.
 
-The state machine (test_state_machine) draws no gates: its model would have to say the rule a third time, for a gate's
-order decides the order of everything else. What must hold whatever the rule says is checked here instead.
+The state machine (test_state_machine) draws gates as well, beside all other moves, and judges what must hold whatever
+the rule says; here each step of a store is that of the other.
 """
 
 from __future__ import annotations

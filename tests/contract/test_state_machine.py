@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from batchq.errors import ConfigError, QueueFull
+from batchq.gates import Admission
 from batchq.job import Buried, Claim, Completed, Lost, Mark, Outcome, Released, Retried, Snoozed
 from batchq.lifecycle import COUNTED, State, unaccounted
 from batchq.store import Store
 from batchq.tally import NewBatch
+from tests.contract.at_gates import GATES, PLACE, RATE, AtGates
 from tests.contract.conftest import Ground
 from tests.contract.helpers import LEASE_MS, Q, a_job, an_error, pages
 from tests.contract.model import Model, ModelJob
@@ -43,6 +45,7 @@ class Machine(RuleBasedStateMachine):
         self.ground = ground
         self.store: Store = ground.open()
         self.model = Model()
+        self.at_gates = AtGates(self.store, self.model)
         self.workers: list[str] = []
         self.claims: list[tuple[str, Claim]] = []
         self.errors = 0
@@ -87,7 +90,7 @@ class Machine(RuleBasedStateMachine):
         if delayed:
             self.enqueue([(f"j{5 + n}", 0, delay, "b1") for n, delay in enumerate(delayed)], "", 0, 0)
         if want:
-            self.claim(0, want, 0)
+            self.claim(0, want, 0, asks=True)
 
     # -- producers ---------------------------------------------------------------------------------------------------
 
@@ -123,12 +126,20 @@ class Machine(RuleBasedStateMachine):
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
-    @rule(pick=st.integers(0, 100), want=st.integers(1, 4), off=st.sampled_from([0, 0, 0, 0, 1, -1]))
-    def claim(self, pick: int, want: int, off: int) -> None:
+    @rule(
+        pick=st.integers(0, 100),
+        want=st.integers(1, 4),
+        off=st.sampled_from([0, 0, 0, 0, 1, -1]),
+        asks=st.sampled_from([True, True, False]),
+    )
+    def claim(self, pick: int, want: int, off: int, asks: bool) -> None:
+        """`asks`: at once whether they may pass their gates, as workers do."""
         worker = self.worker(pick)
         held = max(0, len(self.model.held(worker)) + off)
         answer = self.store.claim(Q, worker, want, held)
         self.check_claims(worker, answer.word, answer.claims, self.model.claim(worker, want, held))
+        if asks and answer.word == "ok":
+            self.ask(worker, list(answer.claims), again=False)
 
     def check_claims(self, worker: str, word: str, claims: tuple[Claim, ...], expected: tuple[str, Any]) -> None:
         assert word == expected[0]
@@ -137,6 +148,35 @@ class Machine(RuleBasedStateMachine):
             return
         assert [(c.id, c.token, c.forgiven, c.crashes, c.lost) for c in claims] == expected[1]
         self.claims += [(worker, claim) for claim in claims]
+
+    @rule(picks=PICKS, pick=st.integers(0, 100), whose=WHOSE, again=st.booleans())
+    def admit(self, picks: list[int], pick: int, whose: str, again: bool) -> None:
+        """Some claims ask their gates whether they may run: once more, late, or for the first time."""
+        self.ask(*self.claims_of(pick, picks, whose), again=again)
+
+    def ask(self, worker: str, claims: list[Claim], *, again: bool) -> None:
+        claims = [claim for claim in claims if claim.id in GATES]
+        before = {gate.name: gate.until_ms for gate in self.store.gates(Q, closed=False)}
+        words = self.store.admit(Q, worker, [Admission(claim, GATES[claim.id]) for claim in claims], again=again)
+        now_ms = self.store.now_ms()
+        for claim, word in zip(claims, words, strict=True):
+            job = self.model.current(worker, claim.id, claim.token)
+            if job is None:
+                assert word == ("settled" if again else "stale")
+                continue
+            assert word == self.at_gates.asked(job, word, before, now_ms)
+            if job.inside:
+                self.claims[self.claims.index((worker, claim))] = worker, claim._replace(gated=True)
+        self.at_gates.learn()
+
+    @rule(gate=st.sampled_from([PLACE.name, RATE.name]), opens=st.sampled_from([True, False, False]))
+    def switch(self, gate: str, opens: bool) -> None:
+        """A gate is opened by hand, or closed."""
+        if opens:
+            self.store.trip(Q, gate, 25_000)
+        else:
+            self.store.mend(Q, gate)
+        self.at_gates.learn()
 
     @rule(
         picks=PICKS,
@@ -166,11 +206,19 @@ class Machine(RuleBasedStateMachine):
         make, predict = self.ways(verb, delay, keep, most, cause)
         words = getattr(self.store, verb)(Q, worker, [make(claim) for claim in claims], again=again)
         assert words == self.predicted(worker, claims, again, predict)
+        self.at_gates.learn()
 
     def ways(self, verb: str, delay: int, keep: int, most: int, cause: str) -> tuple[Any, Any]:
         """How a claim becomes an outcome, and what the model does with the current jobs of a batch."""
         error = self.error()
         packed, model = an_error(error), self.model
+        shut = self.at_gates.shut()
+
+        def retry(job: ModelJob) -> str:
+            if self.at_gates.forgives(job, cause, shut):
+                return "ok"
+            return model.retry(job, delay, most, cause, MAX_CRASHES, error)
+
         match verb:
             case "complete":
                 return (
@@ -180,7 +228,7 @@ class Machine(RuleBasedStateMachine):
             case "retry":
                 return (
                     lambda claim: Retried(claim, delay, most, packed, cause, MAX_CRASHES),
-                    lambda jobs: [model.retry(job, delay, most, cause, MAX_CRASHES, error) for job in jobs],
+                    lambda jobs: list(map(retry, jobs)),
                 )
             case "bury":
                 return (
@@ -225,6 +273,7 @@ class Machine(RuleBasedStateMachine):
         held = len(self.model.held(worker))
         answer = self.store.exchange(Q, worker, [by_claim[claim] for claim, _ in batch], want, held, again=again)
         assert list(answer.words) == [words[n] for n in range(len(batch))]
+        self.at_gates.learn(answer.claimed.claims if answer.claimed.word == "ok" else ())
         expected = self.model.claim(worker, want, held) if want else ("ok", [])
         self.check_claims(worker, answer.claimed.word, answer.claimed.claims, expected)
 
@@ -235,11 +284,18 @@ class Machine(RuleBasedStateMachine):
         """Time passes and what is due is promoted: nothing due is left standing between two rules."""
         self.ground.advance(step)
         self.model.now += step
+        # Those that wait at gates come between the others.
+        mixed = any(job.waits for job in self.model.in_state("delayed"))
+        for job in self.model.jobs.values():
+            job.called = ""
         while True:
             answer = self.store.promote(Q, limit)
-            assert answer.moved == self.model.promote(limit)
+            moved = self.model.promote(1000 if mixed else limit)
+            assert answer.moved == moved or mixed
             if not answer.moved:
                 break
+        self.at_gates.learn()
+        self.at_gates.check_lines()
         assert (answer.next_in_ms is None) == (not self.model.delayed)
         assert answer.next_in_ms is None or answer.next_in_ms > 0
 
@@ -294,6 +350,7 @@ class Machine(RuleBasedStateMachine):
         left = self.store.reap(Q, worker, [Lost(claim, delay, MAX_LOST, an_error(error)) for claim in claims])
         named = [(claim.id, claim.token) for claim in claims]
         assert left == self.model.reap(worker, named, delay, MAX_LOST, error)
+        self.at_gates.learn()
         if left == 0:
             self.left.add(worker)
 
@@ -320,7 +377,7 @@ class Machine(RuleBasedStateMachine):
                 # A paused machine stands: see what a claim says, and go on.
                 self.store.pause(Q)
                 self.model.paused = True
-                self.claim(0, 1, 0)
+                self.claim(0, 1, 0, asks=False)
                 self.store.resume(Q)
                 self.model.paused = False
 
@@ -333,6 +390,10 @@ class Machine(RuleBasedStateMachine):
         assert stats.totals == self.model.totals
         assert stats.counts == {state.value: len(self.model.in_state(state.value)) for state in COUNTED}
         assert stats.paused == self.model.paused
+
+    @invariant()
+    def same_gates(self) -> None:
+        self.at_gates.check()
 
     @invariant()
     def same_leases(self) -> None:
@@ -357,7 +418,7 @@ class Machine(RuleBasedStateMachine):
         lists = {state: list(pages(self.store, state, limit=5)) for state in COUNTED}
         order = {state: [job.id for job in jobs] for state, jobs in lists.items()}
         assert order[State.PENDING] == model.pending_order()
-        assert order[State.DELAYED] == model.delayed_order()
+        assert [id for id in order[State.DELAYED] if not model.jobs[id].waits] == model.delayed_order()
         for state in (State.DEAD, State.COMPLETED):
             ends = [model.jobs[id].at for id in order[state]]
             assert ends == sorted(ends)
