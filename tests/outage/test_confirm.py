@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +16,7 @@ from batchq import App
 from batchq.config import load
 from batchq.errors import SpoolError
 from batchq.fallback.forward import Forwarder
-from batchq.job import NewJob, new_id, pack_row
+from batchq.job import NewJob, new_id, pack_row, random_name
 from batchq.lifecycle import State
 from batchq.redis.store import RedisStore
 from batchq.redis.sync import Confirm
@@ -273,3 +277,63 @@ def test_ordered_spools_nothing_where_nothing_waits_for_this_server(app: App, st
     assert not note.enqueue(1).spooled
     assert note.enqueue_many([(2,), (3,)]).spooled == 0
     assert arguments(store) == [1, 2, 3]
+
+
+# -- random kills ------------------------------------------------------------------------------------------------------
+
+GRACE_S = 0.6
+
+FORWARD = """
+import sys, time
+from batchq.fallback.forward import Forwarder
+from batchq.redis.store import RedisStore
+from batchq.errors import StoreUnavailable
+from batchq.store import Limits
+store = RedisStore(sys.argv[1], prefix="c", patience_s=0.2)
+forwarder = Forwarder(store, sys.argv[2], Limits(), confirm=sys.argv[3], grace_s=float(sys.argv[4]))
+while True:
+    try:
+        forwarder.sweep(3, 3)
+    except StoreUnavailable:
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("confirm", ["waitaof", "grace"])
+def test_servers_and_forwarders_that_are_killed_at_random_lose_and_double_nothing(
+    valkey: Callable[..., Server], spool: Path, confirm: Confirm
+) -> None:
+    """The server loses what came since it was last synced, less than the grace; forwarders end at any instant."""
+    server, dice = valkey(*UNSYNCED), random.Random(5)
+    ids: list[str] = []
+
+    def synced() -> int:
+        """Syncs; answers how much of the log is on disk for sure."""
+        server.client.config_set("appendfsync", "always")
+        server.client.set("sync", 1)
+        server.client.config_set("appendfsync", "no")
+        return written(server)
+
+    for _ in range(4):
+        command = [sys.executable, "-c", FORWARD, server.url, str(spool), confirm, str(GRACE_S)]
+        forwarders = [subprocess.Popen(command) for _ in range(2)]
+        began, kept = time.monotonic(), written(server)
+        for _ in range(4):
+            ids += drop_some(spool, *(random_name() for _ in range(5)))
+            time.sleep(dice.uniform(0.05, 0.15))
+            began, kept = time.monotonic(), synced()
+        ids += drop_some(spool, *(random_name() for _ in range(5)))
+        time.sleep(dice.uniform(0.02, 0.1))
+        for one in forwarders:
+            one.kill()
+            one.wait()
+        server.kill()
+        [log] = Path(server.folder).glob("appendonlydir/*.incr.aof")
+        if time.monotonic() - began < GRACE_S * 0.8:
+            # Else this machine was too slow: the grace could be over.
+            os.truncate(log, kept)
+        server.start()
+    server.client.config_set("appendfsync", "always")
+    forward_all(forwarder_to(server, spool, confirm))
+    assert sorted(work_off(RedisStore(server.url, prefix="c"))) == sorted(ids)
+    assert inbox.census(spool) == inbox.Census(0, 0, 0)
