@@ -30,7 +30,7 @@ from batchq.errors import ConfigError, StoreError, StoreUnavailable
 from batchq.gates import LATE_MS
 from batchq.job import Outcome, Released
 from batchq.registry import Registry, place
-from batchq.store import Store, Waiter
+from batchq.store import MAX_JOBS, Store, Waiter
 from batchq.system import scoreboard
 from batchq.system.pipes import drain
 from batchq.system.scoreboard import Entry, Slot
@@ -311,7 +311,12 @@ class ConcurrentWorker(WorkerBase):
             may_claim = looks and not self._claims_no_more and not self._slot.pool_is_quiet
             want = len(self._free) if may_claim else 0
             if want or queue in self._finished:
-                moved = await self._exchange_on(queue, want) > 0 or moved
+                settled, claimed = await self._exchange_on(queue, want)
+                moved = settled + claimed > 0 or moved
+                if want and claimed >= min(want, MAX_JOBS):
+                    # It has more. What came free meanwhile is for the one whose turn it is then.
+                    self._hungry = True
+                    break
         if looks and (not self._free or self._slot.pool_is_quiet):
             # There may be more.
             self._hungry = True
@@ -320,8 +325,8 @@ class ConcurrentWorker(WorkerBase):
             self._leaving = True
         return moved
 
-    async def _exchange_on(self, queue: str, want: int) -> int:
-        """Answers how many were settled and claimed."""
+    async def _exchange_on(self, queue: str, want: int) -> tuple[int, int]:
+        """Answers how many were settled, and how many claimed; a new id counts as one settled."""
         outcomes = self._finished.pop(queue, [])
         mine = {(run.ready.claim.id, run.ready.claim.token): run for run in self._runs.values() if _is_on(run, queue)}
         held = sum(not run.is_lost for run in mine.values())
@@ -345,7 +350,7 @@ class ConcurrentWorker(WorkerBase):
         for outcome in ended:
             self._end(outcome)
         await self._begin_all(queue, ready)
-        return len(outcomes) + len(got.claims) + got.renewed
+        return len(outcomes) + got.renewed, len(got.claims)
 
     async def _begin_all(self, queue: str, ready: Sequence[Prepared]) -> None:
         """Begins those that may run. What has a rate is asked for in portions: each begins before the next is asked

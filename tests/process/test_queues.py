@@ -21,18 +21,27 @@ def late_handler():
 """
 
 
-@pytest.mark.parametrize(("batches", "jobs"), [(False, 500), (True, 1800)], ids=["one by one", "in batches"])
-def test_queues_share_by_weight_under_saturation(rig: Rig, batches: bool, jobs: int) -> None:
+#: How jobs are claimed -> how many a queue, workers, options, and what is made of APP.
+WAYS: dict[str, tuple[int, int, tuple[str, ...], tuple[str, str]]] = {
+    "one by one": (500, 2, (), ("@app.job\ndef tick", "@app.job(batch_claim=False)\ndef tick")),
+    "in batches": (1800, 1, (), ("", "")),
+    "many at once": (1200, 1, ("--concurrency", "20", "--threads"), ("time.sleep(seconds)", "time.sleep(0.02)")),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_queues_share_by_weight_under_saturation(rig: Rig, way: str) -> None:
     """Two queues at 3 : 1, both full: each gets its share of the starts, within a tenth. In batches those of the one
     are twice as long as those of the other, for its jobs take half the time."""
-    rig.app(APP if batches else APP.replace("@app.job\ndef tick", "@app.job(batch_claim=False)\ndef tick"))
+    jobs, workers, options, (old, new) = WAYS[way]
+    rig.app(APP.replace(old, new))
     weights = {"high": 3, "low": 1}
     queue_of = {}
     for queue in weights:
         for job in rig.enqueue_many("tick", [(0.001 if queue == "high" else 0.002,)] * jobs, queue):
             queue_of[job] = queue
     args = [arg for queue, weight in weights.items() for arg in ("-q", f"{queue}:{weight}")]
-    pool = rig.start(*args, n=1 if batches else 2, queue="low")
+    pool = rig.start(*args, *options, n=workers, queue="low")
     # The first batches are left out: the pool does not know yet how long the jobs take; and high is empty after
     # four thirds of its jobs.
     enough = jobs * 23 // 20
