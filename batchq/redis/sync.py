@@ -64,8 +64,8 @@ class Sync:
             self.close()
         run = self.run(keys)
         self._due = monotonic() + SYNC_MS / 1000 + self._links.call_s
-        self._waiting = self._link.parts()
         try:
+            self._waiting = self._parts()
             for part in self._waiting:
                 part.until = self._due
                 part.send(("WAITAOF", 1, 0, SYNC_MS))
@@ -113,7 +113,7 @@ class Sync:
         self._link.until = monotonic() + self._links.call_s
         self._ask(self._link, [("SET", key, 0, "PX", _KEY_MS) for key in keys])
         runs = set()
-        for part in self._link.parts():
+        for part in self._parts():
             part.until = self._link.until
             try:
                 [text] = self._ask(part, [("INFO", "server")])
@@ -127,6 +127,12 @@ class Sync:
                 )
             runs.add(fields["run_id"])
         return hashlib.sha256(" ".join(sorted(runs)).encode()).hexdigest()[:8]
+
+    def _parts(self) -> list[Link]:
+        """Raises Unreached: of no connection nothing is known, and all would seem well."""
+        if parts := self._link.parts():
+            return parts
+        raise Unreached(f"redis at {self._links.where}: the connection has ended")
 
     def _check_pid(self) -> None:
         if self._pid != os.getpid():
