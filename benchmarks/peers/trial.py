@@ -8,7 +8,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -22,6 +22,8 @@ from peers.systems import System
 MEMORY = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
 #: A child that takes longer hangs.
 CHILD_S = 90.0
+#: What was killed is gone within this.
+GONE_S = 10.0
 
 
 class Note(NamedTuple):
@@ -153,15 +155,30 @@ class Trial:
                 found += [psutil.Process(root.pid), *root.children(recursive=True)]
         return found
 
+    def _left(self) -> Iterator[psutil.Process]:
+        """All processes of this run: those that have lost their parent, too, or lead a session of their own."""
+        sessions = {root.pid for root in self._fleet}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                is_ours = (
+                    os.getsid(process.pid) in sessions or process.environ().get("PEERS_NOTES") == self._notes.as_posix()
+                )
+                if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                    yield process
+
     def stop(self) -> None:
-        """Kills the fleet: what it may lose is of no interest any more."""
-        doomed = self.processes()
-        for process in doomed:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(doomed, timeout=10)
+        """Kills the fleet: what it may lose is of no interest any more. Also what is begun meanwhile, in place of what
+        was killed. Raises RuntimeError where something is left."""
+        until = time.monotonic() + GONE_S
+        while left := list(self._left()):
+            if time.monotonic() > until:
+                raise RuntimeError(f"{self.system.name}: still there after they were killed: {left}")
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            time.sleep(0.01)
         for root in self._fleet:
-            root.wait(10)
+            root.wait(GONE_S)
         self._fleet = []
 
     # -- what they did

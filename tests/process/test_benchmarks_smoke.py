@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from tests.process.rig import until
 from tests.servers import flavours
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -90,13 +94,53 @@ def test_comparison_with_other_queues_runs(tmp_path: Path) -> None:
     assert not [line for line in lines if "within" in line or "ended" in line], lines
 
 
-def test_every_other_queue_says_how_it_is_run() -> None:
-    """Its constants can be read where it is not installed, and name configurations that there are."""
+def imported(name: str) -> Any:
+    """A module of the benchmarks."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        systems = importlib.import_module("peers.systems")
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(BENCHMARKS))
+
+
+FLEET = """
+import json, os, sys, time
+
+if sys.argv[1] == "fleet":
+    print(json.dumps([[sys.executable, __file__, "root"]]))
+    sys.exit()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(__file__ + ".new", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(__file__ + ".new", __file__ + ".pid")
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+time.sleep(600)
+"""
+
+
+def test_nothing_is_left_of_another_queue(tmp_path: Path) -> None:
+    """Not even a process that has lost its parent and leads a session of its own."""
+    script, told = tmp_path / "fleet.py", tmp_path / "fleet.py.pid"
+    script.write_text(FLEET)
+    system = imported("peers.systems").read("huey_sqlite")
+    trial = imported("peers.trial").Trial(
+        system, [sys.executable, str(script)], "many", server=None, folder=str(tmp_path)
+    )
+    with trial:
+        trial.start(1)
+        until(told.exists, "it runs")
+        assert psutil.Process(int(told.read_text())).status() != psutil.STATUS_ZOMBIE
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert psutil.Process(int(told.read_text())).status() == psutil.STATUS_ZOMBIE
+
+
+def test_every_other_queue_says_how_it_is_run() -> None:
+    """Its constants can be read where it is not installed, and name configurations that there are."""
+    systems = imported("peers.systems")
     read = [systems.read(name) for name in systems.names()]
     assert len(read) >= 12
     for system in read:
