@@ -116,7 +116,10 @@ class Part:
             self.memory.sending()
 
     def moved(self, counts: Counts) -> None:
-        self.watch.look(counts, self.source.read)
+        self._note(counts, waits=False)
+
+    def _note(self, counts: Counts, *, waits: bool) -> None:
+        self.watch.look(counts, self.source.read, waits=waits)
         if self.memory is not None:
             self.memory.note(counts.rows, self.source.read, counts.rejected)
 
@@ -129,7 +132,7 @@ class Part:
             shown = clean(self.source.shown)
             self.watch.say(f"batchq: {shown}: queue {queue} is full ({most} pending): waits for room, each time")
         # Time goes on: so do the lines, and what is remembered.
-        self.moved(self.counts)
+        self._note(self.counts, waits=True)
 
     # -- what is said
 

@@ -22,8 +22,8 @@ class Watch(Protocol):
         """An input of so many bytes begins; None: nobody knows."""
         ...
 
-    def look(self, counts: Counts, read: int) -> None:
-        """So far. Called often: it is shown when it is time."""
+    def look(self, counts: Counts, read: int, *, waits: bool = False) -> None:
+        """So far. Called often: it is shown when it is time. `waits`: for room in a full queue."""
         ...
 
     def stage(self, queues: dict[str, dict[str, int]]) -> None:
@@ -59,15 +59,19 @@ class Lines:
         self._began = time.monotonic()
         self._next = self._began + LINE_S
 
-    def look(self, counts: Counts, read: int) -> None:
+    def look(self, counts: Counts, read: int, *, waits: bool = False) -> None:
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + LINE_S
-        self._show(counts, read, now - self._began)
+        self._show(counts, read, now - self._began, waits)
 
-    def _show(self, counts: Counts, read: int, spent_s: float) -> None:
+    def _show(self, counts: Counts, read: int, spent_s: float, waits: bool) -> None:
         facts = f", {facts}" if (facts := _beside(counts)) else ""
+        if waits:
+            # How far it is and how long it takes is up to those who make room.
+            say(f"{clean(self._name)}: {counts.rows} rows{facts}, waiting for room")
+            return
         place = "" if not self._size else f", {100 * read // self._size}%"
         left = _left_s(self._size, read, spent_s)
         eta = "" if left is None else f", {span(left * 1000)} left"
@@ -90,12 +94,13 @@ class Lines:
 class Events(Lines):
     """`{"event": "progress", ...}` lines on stdout; messages stay on stderr."""
 
-    def _show(self, counts: Counts, read: int, spent_s: float) -> None:
+    def _show(self, counts: Counts, read: int, spent_s: float, waits: bool) -> None:
         event: dict[str, Any] = {"event": "progress", "file": self._name, **sums(counts), "bytes": read}
         event["total_bytes"] = self._size
         event["rows_per_s"] = round(counts.rows / spent_s)
-        left = _left_s(self._size, read, spent_s)
+        left = None if waits else _left_s(self._size, read, spent_s)
         event["eta_ms"] = None if left is None else round(left * 1000)
+        event["waits"] = waits
         tell(event)
 
     def stage(self, queues: dict[str, dict[str, int]]) -> None:
@@ -130,7 +135,7 @@ class Bar:
         self._open: Progress | None = None
         self._began = self._next = time.monotonic()
         self._task: Any = None
-        self._last: tuple[Counts, int] | None = None
+        self._last: tuple[Counts, int, bool] | None = None
         self._queues: dict[str, Any] = {}
 
     def begin(self, name: str, size: int | None) -> None:
@@ -145,8 +150,8 @@ class Bar:
             progress.start()
             self._open = progress
 
-    def look(self, counts: Counts, read: int) -> None:
-        self._last = counts, read
+    def look(self, counts: Counts, read: int, *, waits: bool = False) -> None:
+        self._last = counts, read, waits
         now = time.monotonic()
         if now >= self._next:
             self._next = now + BAR_S
@@ -154,10 +159,11 @@ class Bar:
 
     def _draw(self, now: float) -> None:
         assert self._last is not None
-        counts, read = self._last
+        counts, read, waits = self._last
         rate = counts.rows / max(now - self._began, 0.001)
         beside = f", {facts}" if (facts := _beside(counts)) else ""
-        self._progress.update(self._task, completed=read, note=f"{counts.rows} rows{beside}, {rate:.0f} rows/s")
+        pace = "waiting for room" if waits else f"{rate:.0f} rows/s"
+        self._progress.update(self._task, completed=read, note=f"{counts.rows} rows{beside}, {pace}")
 
     def stage(self, queues: dict[str, dict[str, int]]) -> None:
         self._show(self._stages)
