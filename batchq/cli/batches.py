@@ -81,9 +81,16 @@ def batch(
             raise Failed
         if close:
             found.conclude()
+        told = False
         while True:
             stats = found.progress()
             _show(stats, app.store.now_ms(), as_json=as_json, watch=watch)
+            if not (told or stats.closed or stats.pending):
+                told = True
+                say(
+                    "batchq: it is open, and nothing in it is pending: more may come; "
+                    "if its producer is gone, --close ends it"
+                )
             if not watch or stats.finished:
                 break
             time.sleep(every_ms / 1000)

@@ -61,8 +61,11 @@ def test_watching_until_it_is_finished(run: Run, store: Store) -> None:
     """Exit 0 where all succeeded, 1 where not; --close stands in for a producer that is gone."""
     add(store, "good", "a")
     end(store, dead=0)
-    assert run("batch", "good", "--json").json["finished"] is False
+    standing = run("batch", "good", "--json").ended(0)
+    assert standing.json["finished"] is False
+    assert "if its producer is gone, --close ends it" in standing.err
     done = run("batch", "good", "--close", "--watch").ended(0)
+    assert done.err == ""
     assert done.out.startswith("1 of 1: 1 completed, 0 dead, 0 cancelled; finished")
     add(store, "bad", "b", "c")
     end(store, dead=1)
