@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -214,8 +213,9 @@ def away(tmp_path: Path, prefix: str) -> Iterator[tuple[Rig, Server]]:
         server.stop()
 
 
-def test_workers_are_shown_while_the_store_is_away(away: tuple[Rig, Server]) -> None:
-    """`workers` and `status` fall back to the socket; status still ends with 4."""
+def test_commands_work_while_the_store_is_away(away: tuple[Rig, Server]) -> None:
+    """`workers` and `status` fall back to the socket, status still ends with 4; quiet, unquiet, reload and stop are
+    obeyed. A reload keeps the old workers until new ones can work."""
     rig, server = away
     pool, _ = start(rig)
     job = rig.enqueue("run", 30)
@@ -232,6 +232,14 @@ def test_workers_are_shown_while_the_store_is_away(away: tuple[Rig, Server]) -> 
     assert len(json.loads(done.stdout)["workers"]) == 2
     done = batchq(rig, "status")
     assert "1 busy, 1 idle" in done.stdout
-    pool.send(signal.SIGQUIT)
+    for command, line in (("quiet", "quiet"), ("unquiet", "going_on")):
+        assert batchq(rig, command).returncode == 0
+        assert len(pool.lines(line)) == 1
+    done = batchq(rig, "reload", "--wait", "1s")
+    assert (done.returncode, "not over yet" in done.stderr) == (1, True), done
+    rig.until(lambda: pool.lines("took_over"), "the next image is there")
+    assert set(pool.workers()) > {worker["pid"] for worker in told}, "no old one goes before a new one can work"
+    assert batchq(rig, "stop", "--now").returncode == 0
+    # What could not be given back.
     assert pool.wait() == 1
     server.start()
