@@ -39,7 +39,7 @@ class AtGates:
         return [job.id for job in self.model.jobs.values() if job.inside and gate in GATES[job.id]]
 
     def line(self, name: str) -> list[ModelJob]:
-        """Those that wait there, but for those of which nobody knows whether they were called."""
+        """Those that wait there, but for those of which nobody knows where they do, or whether they were called."""
         return [job for job in self.model.jobs.values() if job.waits == name and not job.unsure]
 
     def is_full(self, gate: Gate) -> bool:
@@ -50,13 +50,22 @@ class AtGates:
         """The gates whose circuit is not closed."""
         return {gate.name for gate in self.store.gates(Q, closed=False)}
 
-    def who_refuses(self, job: ModelJob, shut: set[str]) -> str:
-        """The first of the job's gates that has a reason not to let it pass; "" where none has."""
+    def who_refuses(self, job: ModelJob, shut: set[str]) -> tuple[str, bool]:
+        """The first of the job's gates that has a reason not to let it pass, and whether that is the one; ("", True)
+        where none has a reason."""
+        perhaps = ""
         for gate in GATES[job.id]:
-            turns = [other.turn for other in self.model.jobs.values() if other.waits == gate.name]
-            if gate.name in shut or self.is_full(gate) or any(not job.turn or turn < job.turn for turn in turns):
-                return gate.name
-        return ""
+            ahead = [other for other in self.model.jobs.values() if not job.turn or other.turn < job.turn]
+            if gate.name in shut or self.is_full(gate) or any(job in ahead for job in self.line(gate.name)):
+                return gate.name, not perhaps
+            if any(self.may_wait(other, gate) for other in ahead):
+                perhaps = perhaps or gate.name
+        return perhaps, not perhaps
+
+    @staticmethod
+    def may_wait(job: ModelJob, gate: Gate) -> bool:
+        """Nobody knows whether it waits there."""
+        return job.unsure and gate in GATES[job.id]
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -65,19 +74,22 @@ class AtGates:
         each circuit that is not closed is open; 0: it is probed."""
         if job.inside:
             return "ok"
-        refuses = self.who_refuses(job, set(before))
+        shut = {name for name, until_ms in before.items() if not 0 < until_ms <= now_ms}
+        refuses, is_sure = self.who_refuses(job, shut)
         job.called = ""
         if word != "ok":
             assert refuses, "it waits for nothing"
             if job.marked:
                 return self.model.cancelled(job)
             self.park(job, refuses)
+            job.unsure = not is_sure
             return "parked"
         for gate in GATES[job.id]:
             assert not self.is_full(gate), gate
             assert all(other.turn > job.turn > 0 for other in self.line(gate.name)), "it has passed who waits"
+            assert gate.name not in shut, "the circuit is open"
             if gate.name in before:
-                assert 0 < before[gate.name] <= now_ms, "the circuit is open"
+                # As its probe.
                 before[gate.name] = 0
         job.inside, job.turn = True, 0
         for gate in GATES[job.id]:
@@ -117,8 +129,8 @@ class AtGates:
             model.delayed.remove(id)
             model.ready(job)
             model.totals["promoted"] += 1
-            # By the clock: it still has its place in the line.
-            job.unsure = job.fire_ms <= now_ms
+            # By the clock it still has its place in the line.
+            job.unsure = job.unsure or job.fire_ms <= now_ms
         for job in [model.jobs[id] for id in came if not model.jobs[id].unsure]:
             ahead = {other for other in order[: order.index(job.id)] if model.jobs[other].priority == job.priority}
             assert ahead <= set(came), "whoever is called stands at the head"
@@ -143,4 +155,4 @@ class AtGates:
         for gate in (PLACE, RATE):
             if self.line(gate.name) and gate.name not in shut and not self.is_full(gate):
                 jobs = self.model.jobs.values()
-                assert any(gate.name in (job.called, job.unsure and job.waits) for job in jobs), "nobody was called"
+                assert any(job.called == gate.name or self.may_wait(job, gate) for job in jobs), "nobody was called"

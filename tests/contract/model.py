@@ -38,7 +38,7 @@ class ModelJob:
     turn: int = 0
     #: In the line of this gate.
     waits: str = ""
-    #: Perhaps it was called since.
+    #: Perhaps of another, or it was called since.
     unsure: bool = False
     #: By that gate, and has not asked yet.
     called: str = ""
