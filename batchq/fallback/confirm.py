@@ -31,7 +31,7 @@ _AT_ONCE_S: Final = 0.005
 _NAME = re.compile(r"([0-9a-f]{8})-(.+)", re.DOTALL)
 
 
-class Sent:
+class Unconfirmed:
     """What was sent and is not yet confirmed, for whoever holds the lock `sweep`."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Sent:
             self._end(*self._asked)
         elif on_disk is False:
             # It is asked anew with the next look.
-            self._late.begin(TimeoutError("the server has not synced what it was sent; its disk hangs, or appendfsync"))
+            self._late.begin(TimeoutError("the server has not synced what it was sent; is appendfsync no there?"))
 
     def _end(self, names: Sequence[str], run: str) -> None:
         """Of files that one run of the server has for sure: unlinks those that were sent to it (W5)."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from batchq import log
 from batchq.clock import SYSTEM, Clock
 from batchq.errors import ConfigError, InternalError, QueueFull, SpoolError, StoreError
-from batchq.fallback.confirm import GRACE_S, Sent
+from batchq.fallback.confirm import GRACE_S, Unconfirmed
 from batchq.job import Mark, NewJob
 from batchq.redis.outage import Outage
 from batchq.redis.store import Parcelled, RedisStore
@@ -70,7 +70,7 @@ class Forwarder:
         self._waits_for_more = confirm != "reply"
         #: How long a file may stand under sent/ while all is well.
         self.confirm_s = {"reply": 0.0, "waitaof": SYNC_MS / 1000, "grace": grace_s}[confirm]
-        self._sent = Sent(store, self._layout, confirm, clock, is_ours=self._is_ours, grace_s=grace_s)
+        self._sent = Unconfirmed(store, self._layout, confirm, clock, is_ours=self._is_ours, grace_s=grace_s)
 
     @property
     def path(self) -> str:
@@ -89,13 +89,20 @@ class Forwarder:
         return len(self._names())
 
     def stands_before(self) -> bool:
-        """Whether something waits that a call made now would overtake. new/ first: what moves on is seen in work/."""
-        new = [name for name in fs.names(self._layout.new) if not name.startswith(".")]
-        found = [*new, *fs.names(self._layout.work)]
-        if not found:
-            return False
-        self._has_ledger = fs.size_of(self._layout.db) > 0
+        """Whether something waits that a call made now would overtake. Raises SpoolError where nobody can look."""
+        try:
+            # new/ first: what moves on meanwhile is seen in work/.
+            new = [name for name in fs.names(self._layout.new) if not name.startswith(".")]
+            found = [*new, *fs.names(self._layout.work)]
+            if not found:
+                return False
+            self._has_ledger = fs.size_of(self._layout.db) > 0
+        except OSError as error:
+            raise self._unusable(error) from error
         return any(map(self._is_ours, found))
+
+    def _unusable(self, error: OSError) -> SpoolError:
+        return SpoolError(f"spool: {self.path}: {error}; check the disk and the owner")
 
     def unconfirmed(self) -> int:
         """How many files the server has taken that it is still to confirm."""
@@ -138,7 +145,7 @@ class Forwarder:
             finally:
                 fs.close(lock)
         except OSError as error:
-            raise SpoolError(f"spool: {self.path}: {error}; check the disk and the owner") from error
+            raise self._unusable(error) from error
 
     def _is_untidy(self) -> bool:
         """It is time to look for what producers that died left unfinished, and there is something."""

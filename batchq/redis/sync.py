@@ -43,7 +43,7 @@ class Sync:
 
     def run(self, keys: Sequence[str]) -> str:
         """Names the run of the server, in a cluster those of the nodes that have these keys: another one after each
-        start, and after each failover. Writes each key for a moment. Raises StoreUnavailable, StoreFull, SpoolError."""
+        start and each failover. Writes each key for a moment. Raises StoreUnavailable, StoreFull, SpoolError."""
         self._check_pid()
         was_open = self._link.is_open
         try:
@@ -116,7 +116,7 @@ class Sync:
         for part in self._parts():
             part.until = self._link.until
             try:
-                [text] = self._ask(part, [("INFO", "server")])
+                [text] = self._ask(part, [("INFO", "server", "replication")])
             except StoreDenied as error:
                 raise SpoolError(f"forward_confirm: {error}; or set forward_confirm = reply") from error
             fields = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
@@ -125,7 +125,8 @@ class Sync:
                     f"forward_confirm: the server at {self._links.where} has no run_id in INFO, so that nobody "
                     "sees when it was started anew; set forward_confirm = reply"
                 )
-            runs.add(fields["run_id"])
+            # A primary that was a replica for a while has lost what the others had not: its history is another then.
+            runs.add(f"{fields['run_id']} {fields.get('master_replid', '')}")
         return hashlib.sha256(" ".join(sorted(runs)).encode()).hexdigest()[:8]
 
     def _parts(self) -> list[Link]:
