@@ -88,30 +88,34 @@ class Guardian:
     def _start(self) -> socket.socket:
         """Raises OSError."""
         mine, other = socket.socketpair()
-        # A number above those that a script can name.
-        board_fd = fcntl.fcntl(self._board_fd, fcntl.F_DUPFD_CLOEXEC, 10)
-        task = [sys.executable, "-m", __name__, str(board_fd), str(self._owner.pid), str(self._owner.birth)]
-        environ = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
-        here = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), environ.get("PYTHONPATH"))))
         try:
-            subprocess.run(
-                ["/bin/sh", "-c", _SCRIPT, NAME, *task],
-                stdin=other.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(board_fd,),
-                start_new_session=True,
-                cwd="/",
-                env={**environ, "PYTHONPATH": here, "PYTHONSAFEPATH": "1"},
-                check=False,
-            )
+            with other:
+                # A number above those that a script can name.
+                board_fd = fcntl.fcntl(self._board_fd, fcntl.F_DUPFD_CLOEXEC, 10)
+                try:
+                    self._run(other.fileno(), board_fd)
+                finally:
+                    os.close(board_fd)
         except BaseException:
             mine.close()
             raise
-        finally:
-            other.close()
-            os.close(board_fd)
         return mine
+
+    def _run(self, socket_fd: int, board_fd: int) -> None:
+        task = [sys.executable, "-m", __name__, str(board_fd), str(self._owner.pid), str(self._owner.birth)]
+        environ = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+        here = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), environ.get("PYTHONPATH"))))
+        subprocess.run(
+            ["/bin/sh", "-c", _SCRIPT, NAME, *task],
+            stdin=socket_fd,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(board_fd,),
+            start_new_session=True,
+            cwd="/",
+            env={**environ, "PYTHONPATH": here, "PYTHONSAFEPATH": "1"},
+            check=False,
+        )
 
     def _listen(self, one: socket.socket) -> None:
         one.setblocking(False)
