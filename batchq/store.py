@@ -166,7 +166,7 @@ class Store(ABC):
         a step that alone is larger is taken by an empty queue. ConfigError for a batch that takes no more jobs.
         """
 
-    def send_ahead(self, queue: str, jobs: Sequence[NewJob]) -> Sent | None:
+    def send_ahead(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None) -> Sent | None:
         """`enqueue` of at most one step without waiting for the answer, so that the next can be made meanwhile. None
         where nothing is gained by that, or where it can't be done now: call `enqueue` then."""
         return None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from batchq.errors import ConfigError, QueueFull, StoreDenied, StoreFull, StoreUnavailable
+from batchq.errors import ConfigError, QueueFull, StoreDenied, StoreError, StoreFull, StoreUnavailable
 from batchq.importing.build import Build, Placed
 from batchq.importing.rows import Bad, Row, Unreadable
 from batchq.job import Mark, NewJob
 from batchq.lifecycle import Word
-from batchq.store import MAX_BYTES, MAX_JOBS, Store
+from batchq.store import MAX_BYTES, MAX_JOBS, Sent, Store
 
 #: Between two tries of a store that is away or full.
 PAUSE_S = 0.5
@@ -102,6 +103,7 @@ def run(
         observer.rejected(bad)
         observer.moved(counts)
         if strict:
+            sender.finish()
             raise Stopped
 
     try:
@@ -123,9 +125,23 @@ def run(
     except Unreadable as error:
         # What was whole before it goes on.
         broken = error
+    except BaseException:
+        # Mostly an interrupt: the answer is on its way, but no store is waited for.
+        sender.hear()
+        raise
     if chunk:
         sender.send(chunk)
+    sender.finish()
     return broken
+
+
+class _Ahead(NamedTuple):
+    """A chunk that is on its way: the next one is made meanwhile."""
+
+    queue: str
+    jobs: list[NewJob]
+    mark: Mark
+    sent: Sent
 
 
 class Sender:
@@ -148,19 +164,47 @@ class Sender:
         self._max_pending = max_pending
         #: A chunk of this run is in: from here on `again` is the answer to a call of its own that was lost.
         self._fresh = False
+        self._ahead: _Ahead | None = None
 
     def send(self, chunk: list[Placed]) -> None:
-        """One chunk. Where it is for several queues each takes its part under the same mark: marks are a queue's."""
-        counts = self._counts
+        """One chunk, once the one before is in. Where it is for several queues each takes its part under the same mark:
+        marks are a queue's."""
+        self.finish()
         parts: dict[str, list[NewJob]] = {}
         for queue, job in chunk:
             parts.setdefault(queue, []).append(job)
         self._observer.sending(list(parts))
-        mark = Mark(self._lane, counts.chunks + 1)
+        mark = Mark(self._lane, self._counts.chunks + 1)
+        if len(parts) == 1:
+            [(queue, jobs)] = parts.items()
+            # A full queue is waited for, before the next chunk is made.
+            if self._store is not None and not self._max_pending(queue):
+                sent = self._store.send_ahead(queue, jobs, mark)
+                if sent is not None:
+                    self._ahead = _Ahead(queue, jobs, mark, sent)
+                    return
         for queue, jobs in parts.items():
             self._count(self._enqueue(queue, jobs, mark))
-        counts.chunks += 1
-        self._observer.moved(counts)
+        self._is_in()
+
+    def finish(self) -> None:
+        """Waits until the chunk that is on its way is in. Raises the store's errors once they have lasted."""
+        if self._ahead is not None:
+            (queue, jobs, mark, sent), self._ahead = self._ahead, None
+            self._count(self._enqueue(queue, jobs, mark, sent))
+            self._is_in()
+
+    def hear(self) -> None:
+        """The answer for the chunk that is on its way, where there is one."""
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            with suppress(StoreError):
+                self._count(ahead.sent.words())
+                self._counts.chunks += 1
+
+    def _is_in(self) -> None:
+        self._counts.chunks += 1
+        self._observer.moved(self._counts)
 
     def _count(self, words: list[Word]) -> None:
         counts = self._counts
@@ -174,12 +218,16 @@ class Sender:
         else:
             counts.earlier += len(words)
 
-    def _enqueue(self, queue: str, jobs: list[NewJob], mark: Mark) -> list[Word]:
+    def _enqueue(self, queue: str, jobs: list[NewJob], mark: Mark, sent: Sent | None = None) -> list[Word]:
+        """`sent`: it is on its way already."""
         if self._store is None:
             return [Word.OK] * len(jobs)
         give_up, most = 0.0, self._max_pending(queue)
         while True:
             try:
+                if sent is not None:
+                    ahead, sent = sent, None
+                    return ahead.words()
                 return self._store.enqueue(queue, jobs, mark, max_pending=most)
             except StoreDenied:
                 raise

@@ -434,12 +434,12 @@ class RedisStore(Store):
             error.mark = used if tries > 1 else None
             raise
 
-    def send_ahead(self, queue: str, jobs: Sequence[NewJob]) -> SentAhead | None:
+    def send_ahead(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None) -> SentAhead | None:
         link = None if self._announcement(queue) else self._links.lend()
         if link is None:
             return None
         link.calls += 1
-        mark = Mark(link.lane, link.calls)
+        mark = mark or Mark(link.lane, link.calls)
         sent = SentAhead(
             self._links,
             link,

@@ -10,10 +10,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from batchq.importing.build import Placed
+from batchq.importing.rows import Bad, Row
+from batchq.importing.run import Counts, Stopped, run
+from batchq.job import NewJob, new_id, pack_row
 from tests.process.conftest import STORES, url_of
 from tests.process.rig import Rig, opened, until
 from tests.servers import Servers
@@ -123,6 +128,48 @@ def test_ctrl_c_says_how_to_go_on(place: Place) -> None:
         assert rest["earlier"] + rest["enqueued"] == 20_000
         assert rest["earlier"] - first["enqueued"] in (0, 480)
         assert [int(job.kwargs["n"]) for job in place.jobs(queue)] == list(range(20_000))
+
+
+class Unheard:
+    """An observer of an import that nobody watches."""
+
+    def rejected(self, bad: Bad) -> None: ...
+    def sending(self, queues: list[str]) -> None: ...
+    def moved(self, counts: Counts) -> None: ...
+    def waiting(self, error: Exception) -> None: ...
+    def full(self, queue: str, most: int) -> None: ...
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), Stopped()])
+def test_chunk_that_is_on_its_way_is_in_the_sums(place: Place, end: BaseException) -> None:
+    """The next one is made meanwhile: whatever ends that, the sums are those of the store."""
+
+    def rows() -> Iterator[Row | Bad]:
+        for n in range(1, 1200):
+            # In the third chunk.
+            if n == 1000 and isinstance(end, Stopped):
+                yield Bad(n, "no row", [])
+            elif n == 1000:
+                raise end
+            yield Row(n, [n], [])
+
+    def build(value: list[int]) -> Placed:
+        return "default", NewJob(new_id(), pack_row("load", value))
+
+    counts = Counts()
+    with pytest.raises(type(end)):
+        run(
+            rows(),
+            build,
+            place.store,
+            "a-lane",
+            counts,
+            Unheard(),
+            strict=True,
+            patience_s=1,
+            max_pending=lambda queue: 0,
+        )
+    assert counts.enqueued == place.store.stats("default").totals["enqueued"] == 960
 
 
 def interrupted(place: Place, name: str = "rows.csv", *more: str) -> None:
