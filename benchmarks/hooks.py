@@ -23,6 +23,15 @@ deliver = webhooks.register(
     max_attempts=50,
 )
 
+#: Of a call that costs nothing but time.
+CALL_S = 0.1
+
+
+@app.job
+async def waits() -> None:
+    await asyncio.sleep(CALL_S)
+
+
 ANSWERS = {status: f"HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\nok".encode() for status in (200, 503)}
 
 

@@ -7,6 +7,9 @@ one host of ten is dead and one answers after two seconds: the eight others' del
 without, and the attempts that the dead one's jobs have spent are counted. Times are from the first delivery to all but
 one in a thousand: the last tries of single jobs say nothing.
 
+Before that one worker alone, with 200 places and calls of 100 ms that cost no CPU: what is left of the ideal is what
+batchq itself takes.
+
 The same work is given to other queues that can make many calls at once: as many processes and places, the same client,
 a failed delivery tried again. They have no limits of a host and no circuits: that is part of the answer.
 """
@@ -33,6 +36,8 @@ from peers.environments import NotInstallable
 from peers.trial import Failed, Trial
 
 WORKERS, HOSTS = 2, 10
+#: Places of a worker that is alone.
+MANY = 200
 LATENCY_S, SLOW_S, ERRORS = 0.05, 2.0, 0.05
 #: Other queues, with the question that names their configuration.
 PEERS = {
@@ -110,6 +115,21 @@ def ours(url: str, hosts: Hosts, jobs: int) -> tuple[float, int]:
     return took, spent
 
 
+def alone(url: str, jobs: int) -> float:
+    """Seconds of one worker for calls that only wait."""
+    hooks.app.configure({"url": url})
+    store = hooks.app.store
+    store.pause("default")
+    hooks.waits.enqueue_many(() for _ in range(jobs))
+    with rig.workers(url, 1, hooks.app, module="hooks", args=["-c", str(MANY)]):
+        began = time.monotonic()
+        store.resume("default")
+        rig.wait_until(lambda: store.stats("default").totals["completed"] >= jobs, f"{jobs} calls", look_s=0.02)
+        took = time.monotonic() - began
+    hooks.app.close()
+    return took
+
+
 def theirs(args: argparse.Namespace, system: systems.System, question: str, hosts: Hosts, jobs: int) -> float:
     """Seconds of another queue. Raises NotInstallable, Failed."""
     child = system.install_to_deliver()
@@ -152,9 +172,9 @@ def ask(store: str, name: str, jobs: int, deliver: Callable[[Hosts], tuple[float
         with receiver(HOSTS - 2, slow=1, dead=1) as hosts:
             beside, told = deliver(hosts)
         with receiver(HOSTS - 2) as hosts:
-            alone, _ = deliver(hosts)
-        alone *= (HOSTS - 2) / HOSTS
-        cells = (f"{beside:.2f} s", f"without them {alone:.2f} s ({beside / alone:.2f} times)", told)
+            without, _ = deliver(hosts)
+        without *= (HOSTS - 2) / HOSTS
+        cells = (f"{beside:.2f} s", f"without them {without:.2f} s ({beside / without:.2f} times)", told)
         rig.row(store, f"{name}: eight beside a dead and a slow", *cells)
     except (Failed, NotInstallable, TimeoutError) as error:
         print(f"LEFT OUT: {name}: {error}", file=sys.stderr, flush=True)
@@ -162,14 +182,21 @@ def ask(store: str, name: str, jobs: int, deliver: Callable[[Hosts], tuple[float
 
 def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) -> None:
     jobs = args.jobs
+    took, ideal = alone(new_url(), jobs), jobs * hooks.CALL_S / MANY
+    rig.row(
+        store,
+        f"one worker, {MANY} calls of 100 ms",
+        f"{took:.2f} s",
+        f"ideal {ideal:.2f} s ({100 * ideal / took:.0f} %)",
+    )
     with receiver(HOSTS) as hosts:
-        alone = bare(hosts.good, jobs)
+        client = bare(hosts.good, jobs)
 
     def by_us(hosts: Hosts) -> tuple[float, str]:
         took, spent = ours(new_url(), hosts, jobs)
         return took, f"attempts spent on the dead {spent}" if hosts.dead else ""
 
-    ask(store, "batchq", jobs, by_us, f"httpx alone {alone:.2f} s")
+    ask(store, "batchq", jobs, by_us, f"httpx alone {client:.2f} s")
     for name in args.peers if store == "redis" else ():
         system, question = systems.read(PEERS[name][0]), PEERS[name][1]
         ask(store, name, jobs, lambda hosts, system=system, question=question: _told(args, system, question, hosts))
