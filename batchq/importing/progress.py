@@ -64,9 +64,9 @@ class Lines:
         if now < self._next:
             return
         self._next = now + LINE_S
-        self._show(counts, read, now - self._began, waits)
+        self._show(counts, read, now - self._began, waits=waits)
 
-    def _show(self, counts: Counts, read: int, spent_s: float, waits: bool) -> None:
+    def _show(self, counts: Counts, read: int, spent_s: float, *, waits: bool = False) -> None:
         facts = f", {facts}" if (facts := _beside(counts)) else ""
         if waits:
             # How far it is and how long it takes is up to those who make room.
@@ -94,7 +94,7 @@ class Lines:
 class Events(Lines):
     """`{"event": "progress", ...}` lines on stdout; messages stay on stderr."""
 
-    def _show(self, counts: Counts, read: int, spent_s: float, waits: bool) -> None:
+    def _show(self, counts: Counts, read: int, spent_s: float, *, waits: bool = False) -> None:
         event: dict[str, Any] = {"event": "progress", "file": self._name, **sums(counts), "bytes": read}
         event["total_bytes"] = self._size
         event["rows_per_s"] = round(counts.rows / spent_s)
