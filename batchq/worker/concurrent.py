@@ -77,9 +77,10 @@ def _two_pools(registry: Registry, served: Sequence[str], concurrency: int) -> s
             f"give it a queue of its own (other handlers are on {', '.join(both)}), and serve that by a pool of its own"
         )
     if not single:
-        return "start this pool without concurrency"
+        return "start this pool with -c 1"
     others = " ".join(f"-q {queue}" for queue in single)
-    return f"start two pools: `batchq start {flags}` and `batchq start -c {concurrency} {others}`"
+    # Not only without the flag: the setting may stand in the environment, or in a file.
+    return f"start two pools: `batchq start -c 1 {flags}` and `batchq start -c {concurrency} {others}`"
 
 
 class _Run:

@@ -278,10 +278,10 @@ def test_a_pool_with_a_concurrency_does_not_serve_batch_handlers() -> None:
     """It says so before it starts; other queues are served all the same."""
     app, _ = app_of(lambda jobs: None, queue="bulk")
     wide = replace(Settings(), concurrency=5)
-    with pytest.raises(ConfigError, match=r"handler 'load'.*takes many jobs a call.*start this pool without"):
+    with pytest.raises(ConfigError, match=r"handler 'load'.*takes many jobs a call.*start this pool with -c 1"):
         check_concurrency(app.registry, wide)
     app.job(name="one", threads=True)(print)
-    with pytest.raises(ConfigError, match="two pools: `batchq start -q bulk` and `batchq start -c 5 -q default`"):
+    with pytest.raises(ConfigError, match="two pools: `batchq start -c 1 -q bulk` and `batchq start -c 5 -q default`"):
         check_concurrency(app.registry, wide)
     check_concurrency(app.registry, replace(wide, queues=(("default", 1),)))
     app.job(name="other", threads=True, queue="bulk")(print)
