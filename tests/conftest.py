@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,11 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "batchq")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hundreds of processes start in a run, and keep no bytecode: there is some, once, before they start."""
+    """Hundreds of processes start in a run, and keep no bytecode: there is some, once, before they start. What a shell
+    has started in the background ignores signals that they are to hear, and would pass that on."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     if not hasattr(config, "workerinput"):
         package = Path(batchq.__file__).parent
         for folder in (package, package / "spool"):  # a link, which is not followed

@@ -116,7 +116,8 @@ def test_no_delay_in_any_form_is_at_once(rig: Rig, entrance: str) -> None:
     if rig.kind != "spool":
         before = commands(rig)
         stays(lambda: True, "idle", 1.0)
-        assert commands(rig) - before < 50
+        # Hints that are left over are taken. Who looks again and again makes thousands.
+        assert commands(rig) - before < 400
     assert pool.stop() == 0
 
 

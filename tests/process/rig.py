@@ -74,6 +74,13 @@ def is_running(pid: int) -> bool:
     return False
 
 
+def _guards(process: psutil.Process) -> bool:
+    """The shell that starts a guardian is a child of the master for a moment."""
+    with contextlib.suppress(psutil.Error):
+        return guardian.NAME in process.cmdline()
+    return False
+
+
 class Pool:
     """One `batchq start`: a master and its workers."""
 
@@ -108,7 +115,7 @@ class Pool:
         """The pids of the workers alive, the oldest first."""
         with contextlib.suppress(psutil.Error):
             children = psutil.Process(self.pid).children()
-            return sorted(child.pid for child in children if is_running(child.pid))
+            return sorted(child.pid for child in children if is_running(child.pid) and not _guards(child))
         return []
 
     def registered(self, queue: str) -> list[int]:

@@ -169,7 +169,7 @@ def test_state_is_kept(rig: Rig) -> None:
     assert rig.job(waits).state is State.PENDING
     pool.send(signal.SIGCONT)
     rig.until(lambda: rig.ledger.entries(job=waits), "it goes on")
-    assert len(pool.workers()) == 2
+    rig.until(lambda: len(pool.workers()) == 2, "two workers are left")
     assert pool.stop() == 0
 
 
