@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 
 import psutil
@@ -115,3 +116,36 @@ def test_guardian_lives_as_long_as_its_pool_and_costs_next_to_nothing(redis_rig:
     assert pool.stop() == 0
     assert not redis_rig.guardians()
     redis_rig.until(lambda: not is_running(guardian), "it is no zombie")
+
+
+WITHOUT_ROOM = """
+import os, resource, selectors
+from batchq import log
+from batchq.master.guardian import Guardian
+from batchq.system.parent import birth_of
+from batchq.system.scoreboard import Owner, Scoreboard
+from tests.process.rig import until
+
+log.setup("text", "info")
+me = Owner(os.getpid(), birth_of(os.getpid()), os.getsid(0), "boot")
+guardian = Guardian(Scoreboard().fd, me, selectors.DefaultSelector())
+before = len(os.listdir("/dev/fd"))
+most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (10, most[1]))
+guardian.keep()
+guardian.keep()
+assert guardian.fd is None
+resource.setrlimit(resource.RLIMIT_NOFILE, most)
+assert len(os.listdir("/dev/fd")) == before
+until(lambda: guardian.keep() or guardian.fd, "there is one")
+assert len(os.listdir("/dev/fd")) == before + 1
+guardian.close()
+assert len(os.listdir("/dev/fd")) == before
+"""
+
+
+def test_guardian_that_can_not_be_started_is_told_and_tried_again() -> None:
+    """There is no room for a descriptor: none is lost by that, and the master goes on."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_ROOM], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(" no_guardian ") == 1
