@@ -46,6 +46,9 @@ T = TypeVar("T")
 OFFER_S = 0.1
 #: So many jobs in a row may miss their turn at a rate.
 MOST_LATE = 3
+#: Where jobs run for longer than this, free places are filled in so many parts. What is begun a little later than its
+#: neighbours ends later too, and is settled while they run: places that all end at once wait for one another.
+LONG_MS, PARTS = 50.0, 8
 
 
 def check_concurrency(registry: Registry, settings: Settings) -> None:
@@ -137,6 +140,8 @@ class ConcurrentWorker(WorkerBase):
         self._pool = ThreadPoolExecutor(settings.concurrency, "batchq-job")
         #: Held by a plain function that may not run beside another such.
         self._alone = threading.Lock()
+        #: How long jobs ran lately.
+        self._usual_ms = 0.0
         #: So many in a row have missed their turn at a rate.
         self._late = 0
         self._waiter: Waiter | None = None
@@ -310,7 +315,7 @@ class ConcurrentWorker(WorkerBase):
             moved = True
         for queue in names:
             may_claim = looks and not self._claims_no_more and not self._slot.pool_is_quiet
-            want = len(self._free) if may_claim else 0
+            want = self._want if may_claim else 0
             if want or queue in self._finished:
                 settled, claimed = await self._exchange_on(queue, want)
                 moved = settled + claimed > 0 or moved
@@ -325,6 +330,13 @@ class ConcurrentWorker(WorkerBase):
             log.event("info", "recycled", worker=self._desk.id, pid=os.getpid(), why=why)
             self._leaving = True
         return moved
+
+    @property
+    def _want(self) -> int:
+        """How many places are filled next."""
+        if self._usual_ms < LONG_MS:
+            return len(self._free)
+        return min(len(self._free), max(PARTS, len(self._entries) // PARTS))
 
     async def _exchange_on(self, queue: str, want: int) -> tuple[int, int]:
         """Answers how many were settled, and how many claimed; a new id counts as one settled."""
@@ -449,6 +461,7 @@ class ConcurrentWorker(WorkerBase):
     def _ended(self, run: _Run, future: asyncio.Future[Outcome]) -> None:
         seen = run.entry.run()
         run.entry.end()
+        self._usual_ms += ((monotonic_ns() - run.started_ns) / 1e6 - self._usual_ms) / 16
         del self._runs[run.place]
         self._free.append(run.place)
         if future.cancelled():
