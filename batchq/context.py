@@ -58,7 +58,8 @@ def current_job() -> CurrentJob:
     job = job_here()
     if job is None:
         raise BatchqError(
-            "current_job: no job runs here; call it inside a handler, in the thread or task that batchq started it in"
+            "current_job: no job runs here; call it inside a handler, in the thread or task that batchq started it in "
+            "(a batch handler has its jobs in its argument)"
         )
     return job
 

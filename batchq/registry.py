@@ -35,11 +35,11 @@ def check_name(name: object) -> str:
     )
 
 
-def check_count(value: object, name: str) -> int:
+def check_count(value: object, name: str, most: int = MAX_COUNT) -> int:
     """A whole number from 1. Raises ConfigError."""
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_COUNT:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
         return value
-    raise ConfigError(f"{name}: expected a whole number from 1 to {MAX_COUNT}, found {value!r:.100}")
+    raise ConfigError(f"{name}: expected a whole number from 1 to {most}, found {value!r:.100}")
 
 
 def check_duration(value: object, name: str) -> int:
@@ -194,8 +194,7 @@ def _check_batch(function: Callable[..., Any], batch: object, linger: object, bi
         return 0, 0, False
     if not isinstance(bisect, bool):
         raise ConfigError(f"bisect: expected True or False, found {bisect!r:.100}")
-    if check_count(batch, "batch") > MOST_JOBS:
-        raise ConfigError(f"batch: expected at most {MOST_JOBS} jobs a call, found {batch}")
+    count = check_count(batch, "batch", MOST_JOBS)
     linger_ms = 0 if linger in (None, 0) else check_duration(linger, "linger")
     if linger_ms > LINGER_MAX_MS:
         raise ConfigError(f"linger: expected at most {LINGER_MAX_MS // 1000} s, found {linger!r:.100}")
@@ -203,7 +202,7 @@ def _check_batch(function: Callable[..., Any], batch: object, linger: object, bi
         Arity(function, "it").check(([],), {})
     except TypeError as error:
         raise ConfigError(f"batch: its function is called with one argument, the list of jobs: {error}") from None
-    return int(str(batch)), linger_ms, bisect
+    return count, linger_ms, bisect
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

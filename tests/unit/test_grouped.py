@@ -250,7 +250,7 @@ def test_its_plain_call_takes_a_list() -> None:
     [
         ({"batch": 0}, "batch: expected a whole number from 1"),
         ({"batch": True}, "batch"),
-        ({"batch": 20_000}, "at most 10000 jobs"),
+        ({"batch": 20_000}, "from 1 to 10000"),
         ({"batch": None, "linger": 1}, "linger, bisect: are for batch handlers"),
         ({"batch": None, "bisect": True}, "for batch handlers"),
         ({"batch": 5, "linger": -1}, "linger"),
