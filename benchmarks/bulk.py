@@ -117,6 +117,7 @@ def theirs(args: argparse.Namespace, name: str, path: Path) -> float | None:
 def inserted(url: str, folder: Path, handler: str, jobs: int, workers: int) -> float:
     """Rows a second of one drain into a new table."""
     table = folder / f"{handler}.db"
+    work.Table.make(table)
     os.environ["BATCHQ__TABLE"] = str(table)
     try:
         seconds = rig.drained(url, work.app, work.app.call(handler), jobs, workers).seconds

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import closing
+from pathlib import Path
 
 from batchq import App, BatchJob, Retry, current_job, fixed
 
@@ -87,17 +89,22 @@ def note(n: int, pad: str) -> None:
 
 
 class Table:
-    """An SQLite file that workers insert into, each by a connection of its own."""
+    """An SQLite file that workers insert into, each by a connection of its own. `make` makes it before they begin: two
+    that switch a file to WAL at once do not wait for each other, and one fails."""
 
     _db: sqlite3.Connection | None = None
+
+    @staticmethod
+    def make(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("CREATE TABLE row (n INTEGER PRIMARY KEY, pad TEXT)")
 
     @classmethod
     def insert(cls, rows: list[tuple[int, str]]) -> None:
         """All of them in one transaction."""
         if cls._db is None:
             cls._db = sqlite3.connect(os.environ["BATCHQ__TABLE"], timeout=60)
-            cls._db.execute("PRAGMA journal_mode = WAL")
-            cls._db.execute("CREATE TABLE IF NOT EXISTS row (n INTEGER PRIMARY KEY, pad TEXT)")
         with cls._db:
             cls._db.executemany("INSERT OR IGNORE INTO row VALUES (?, ?)", rows)
 
