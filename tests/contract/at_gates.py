@@ -56,7 +56,7 @@ class AtGates:
         perhaps = ""
         for gate in GATES[job.id]:
             ahead = [other for other in self.model.jobs.values() if not job.turn or other.turn < job.turn]
-            if gate.name in shut or self.is_full(gate) or any(job in ahead for job in self.line(gate.name)):
+            if gate.name in shut or self.is_full(gate) or any(one in ahead for one in self.line(gate.name)):
                 return gate.name, not perhaps
             if any(self.may_wait(other, gate) for other in ahead):
                 perhaps = perhaps or gate.name
