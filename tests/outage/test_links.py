@@ -52,7 +52,9 @@ def test_job_claimed_by_a_late_copy_is_found_within_two_seconds(serve: Serve, ri
         job = slip_in(server, rig.prefix)
         held.release()
         began = time.monotonic()
-        assert rig.stats().counts["active"] == 1, "the late claim took nothing"
+        rig.until(
+            lambda: rig.stats().counts["active"] == 1 or pool.lines("unknown_claims"), "the late claim has taken it"
+        )
         rig.until_counts(done=2, active=0)
         # Two seconds, and what a busy machine adds; the lease is fifteen.
         assert time.monotonic() - began < 4
@@ -90,7 +92,9 @@ def test_job_claimed_by_a_late_copy_for_a_busy_worker_is_found_within_two_second
         job = slip_in(server, rig.prefix)
         held.release()
         began = time.monotonic()
-        assert rig.stats().counts["active"] == 1, "the late claim took nothing"
+        rig.until(
+            lambda: rig.stats().counts["active"] == 1 or pool.lines("unknown_claims"), "the late claim has taken it"
+        )
         rig.until_counts(pending=1, active=0)
         # Two seconds, and what a busy machine adds; the lease is fifteen.
         assert time.monotonic() - began < 4
