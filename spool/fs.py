@@ -168,6 +168,12 @@ def set_mode(path: str, mode: int) -> None:
     os.chmod(path, mode)
 
 
+def give_to_group(path: str, group: int, mode: int) -> None:
+    """The group first: it takes set-id bits away."""
+    os.chown(path, -1, group)
+    os.chmod(path, mode)
+
+
 def size_of(path: str) -> int:
     """Bytes of a file, 0 where there is none. By path: nothing is opened."""
     try:
@@ -223,6 +229,13 @@ def reserve(path: str, size: int) -> None:
         os.close(fd)
 
 
+class Owners(NamedTuple):
+    """Users, and a group where there is one."""
+
+    users: frozenset[int]
+    group: int | None = None
+
+
 class Foreign(NamedTuple):
     """A file that others dropped: what may be known of it before it is read."""
 
@@ -231,7 +244,7 @@ class Foreign(NamedTuple):
     fault: str
 
 
-def read_foreign(path: str, *, limit: int, owners: frozenset[int]) -> Foreign:
+def read_foreign(path: str, *, limit: int, owners: Owners) -> Foreign:
     """Reads a file that anybody may have put there: never follows, never blocks, never trusts its name or size.
 
     Raises OSError where the fault is this machine's (EMFILE, EIO, ...) and not the file's.
@@ -251,9 +264,11 @@ def read_foreign(path: str, *, limit: int, owners: frozenset[int]) -> Foreign:
             return Foreign(b"", f"expected a regular file, found {kind}")
         if fact.st_nlink != 1:
             return Foreign(b"", f"expected a file of one name, found {fact.st_nlink} hard links; copy it instead")
-        if fact.st_uid not in owners:
+        if fact.st_uid not in owners.users and fact.st_gid != owners.group:
             return Foreign(
-                b"", f"expected a file of uid {min(owners)} or another owner of the spool, found {fact.st_uid}"
+                b"",
+                f"expected a file of uid {min(owners.users)} or another owner of the spool, found {fact.st_uid}; "
+                "`batchq spool share` lets a group drop files",
             )
         parts: list[bytes] = []
         size = 0
@@ -488,9 +503,12 @@ def fault_of_dir(path: str) -> str:
     return ""
 
 
-def owners_of(path: str) -> frozenset[int]:
-    """Whose files may be taken from the inbox: ours, root's, and the directory's owner's."""
-    return frozenset((os.geteuid(), 0, os.lstat(path).st_uid))
+def owners_of(path: str) -> Owners:
+    """Whose files may be taken from the inbox: ours, root's, the directory's owner's, and those of the group that may
+    write there."""
+    fact = os.lstat(path)
+    group = fact.st_gid if fact.st_mode & stat.S_IWGRP else None
+    return Owners(frozenset((os.geteuid(), 0, fact.st_uid)), group)
 
 
 def kind_of_fs(path: str, table: str | None = None) -> str:

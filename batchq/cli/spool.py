@@ -32,6 +32,7 @@ class SpoolGroup(LazyGroup):
         "ls": ("spool_look", "List its files, queues and jobs, as in a directory."),
         "cat": ("spool_look", "Print files and jobs."),
         "forward": ("spool", "Send what waits there to Redis."),
+        "share": ("spool_hands", "Let the members of a group drop files."),
         "accept": ("spool_hands", "Take files back that were moved aside, once mended."),
         "check": ("spool_repair", "Look whether all is as it should be; mend it."),
         "dump": ("spool_repair", "Write all of its ledger as lines of JSON."),

@@ -1,4 +1,4 @@
-"""`batchq spool accept`, `vacuum` and `sql`."""
+"""`batchq spool share`, `accept`, `vacuum` and `sql`."""
 
 from __future__ import annotations
 
@@ -45,6 +45,36 @@ def accept(names: tuple[str, ...], path: str | None) -> int:
         else:
             write(f"{jobs} jobs of {name}\n")
     return FAILED if failed else DONE
+
+
+@click.command("share")
+@click.argument("group", metavar="GROUP", required=False)
+@click.option("--off", is_flag=True, help="Nobody but the owner may, as at first.")
+@takes_spool
+def share(group: str | None, off: bool, path: str | None) -> None:
+    """Let the members of GROUP drop jobs into the inbox, and nothing else.
+
+    They may make files in inbox/tmp and move them to inbox/new. Their files must be readable for the group where the
+    pool runs under another user (umask 027). Needs root, or the spool's owner as a member of GROUP.
+
+    \b
+    batchq spool share www-data
+    cp job.json SPOOL/inbox/tmp/x && mv SPOOL/inbox/tmp/x SPOOL/inbox/new/
+    """
+    from batchq.spool import fs
+    from batchq.spool.layout import prepare
+    from batchq.spool.share import share as open_to
+    from batchq.spool.share import unshare
+
+    if (group is None) != off:
+        raise click.UsageError("expected a GROUP, or --off")
+    layout = prepare(fs.real_path(path or configured()), ledger=False)
+    if group is None:
+        unshare(layout)
+        write(f"{layout.root}: only its owner may enter\n")
+    else:
+        open_to(layout, group)
+        write(f"{layout.root}: members of {group} may drop files into inbox/new\n")
 
 
 @click.command("vacuum")

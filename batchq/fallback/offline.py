@@ -64,7 +64,8 @@ class Shelf:
             fs.close(lock)
 
     def _fill(self, names: Iterable[str]) -> int:
-        owners = fs.owners_of(self._inbox.new)
+        # The other spool is nobody's but the owner's: what a group dropped waits for the forwarder.
+        owners = fs.owners_of(self._inbox.new)._replace(group=None)
         moved = 0
         for name in names:
             path = os.path.join(self._inbox.new, name)

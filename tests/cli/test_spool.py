@@ -117,3 +117,15 @@ def test_salvage_and_vacuum(run: Run, scene: Scene, tmp_path: Path) -> None:
     assert run("jobs", "--url", f"spool:{tmp_path / 'new'}", "--json").ended(0).json["id"] == "p"
     done = run("spool", "vacuum", "--json").ended(0).json
     assert done["after"] <= done["before"]
+
+
+def test_share_and_back(run: Run, scene: Scene, path: Path) -> None:
+    """With a group that this process is in; `check` finds that in order."""
+    group = str(os.getgid())
+    assert f"members of {group} may drop files" in run("spool", "share", group).ended(0).out
+    assert (path / "inbox" / "new").stat().st_mode & 0o7777 == 0o2770
+    assert "all is well" in run("spool", "check").ended(0).out
+    run("spool", "share", "--off").ended(0)
+    assert (path / "inbox" / "new").stat().st_mode & 0o7777 == 0o700
+    run("spool", "share").refused(2, "expected a GROUP, or --off")
+    run("spool", "share", "no-such-group").refused(2, "no group of this host")
