@@ -131,7 +131,12 @@ for batch, b in pairs(joined) do
   save_batch(k, batch, b, us)
 end
 if #plain > 0 then
-  ready(pending, prioritized, priority, meta, plain)
+  if #named > 0 then
+    ready(pending, prioritized, priority, meta, plain)
+  else
+    -- None of them has a priority.
+    redis.call('RPUSH', pending, unpack(plain))
+  end
   hint(wake, 8)
 end
 if #later > 0 then

@@ -399,8 +399,8 @@ class RedisStore(Store):
     def enqueue(
         self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None, *, max_pending: int = 0
     ) -> list[Word]:
-        if not jobs:
-            return []
+        if len(jobs) < 2:
+            return self._enqueue(queue, jobs, mark, max_pending) if jobs else []
         chunks = list(_chunks(jobs, lambda job: len(job.row)))
         if mark is not None and len(chunks) > 1:
             raise ValueError(f"{len(jobs)} jobs do not fit one mark: at most {MAX_JOBS}, and {MAX_BYTES} bytes of rows")
