@@ -19,7 +19,11 @@ _PRIVATE = 0o700
 
 
 def is_shared(layout: Layout) -> bool:
-    return fs.owners_of(layout.new).group is not None
+    try:
+        return fs.owners_of(layout.new).group is not None
+    except FileNotFoundError:
+        # It is only being made.
+        return False
 
 
 def mode_of(layout: Layout, path: str) -> int:

@@ -76,8 +76,8 @@ def test_manager_hears_ready_reloading_beats_and_stopping(redis_rig: Rig, manage
     assert redis_rig.ledger.entries(job=job)[0].kind == "S"
     (redis_rig.folder / "app.py").write_text("nonsense(")
     pool.send(signal.SIGHUP)
+    redis_rig.until(lambda: pool.lines("reload_failed"), "the reload has failed")
     manager.until("READY=1", 3)
-    assert pool.lines("reload_failed")
     assert pool.stop() == 0
     manager.until("STOPPING=1")
     kinds = [one.split("=")[0] for one in manager.listen() if not one.startswith(("STATUS", "WATCHDOG"))]
