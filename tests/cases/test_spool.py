@@ -267,7 +267,10 @@ def test_a_forwarder_that_is_killed_and_hears_no_answers_forwards_each_job_once(
             proxy.cut = cut if turn % 2 else None
             child = subprocess.Popen(command, cwd=rig.folder, env=env, stdout=subprocess.DEVNULL)
             try:
-                rig.until(lambda: proxy.replies >= sent if turn % 2 else left() <= gone, "it is at it")  # noqa: B023
+                rig.until(
+                    lambda: child.poll() is not None or (proxy.replies >= sent if turn % 2 else left() <= gone),  # noqa: B023
+                    "it is at it, or at its end",
+                )
             finally:
                 child.kill()
                 child.wait()

@@ -31,6 +31,7 @@ def test_pool_on_a_full_disk_finishes_what_stands(tmp_path: Path) -> None:
         assert "expected at least 16 MiB free" in pool.log()
         full.unlink()
         rig.until_counts(done=301, within=20)
+        rig.until(lambda: pool.lines("inbox_goes_on"), "the inbox goes on")
         assert len(pool.lines("inbox_stands")) == len(pool.lines("inbox_goes_on")) == 1
         assert not pool.lines("worker_died")
         assert pool.stop() == 0
