@@ -43,36 +43,24 @@ local known = redis.call('HMGET', rows, unpack(ids))
 local answer, fields, plain, later, named, seen = {'ok'}, {}, {}, {}, {}, {}
 local stamp = '{"t":' .. whole(now) .. ','
 local joins = false
-local function join(batch, id)
-  joins = joins or {}
-  joins[batch] = joins[batch] or {}
-  table.insert(joins[batch], id)
-end
 for n, id in ipairs(ids) do
   local at = 3 + n * 3
   local row, options = ARGV[at + 1], ARGV[at + 2]
-  local is_known = known[n] or seen[id]
-  if options == '' then
-    -- Most are of this kind: no table and no pattern for them.
-    if is_known then
-      answer[#answer + 1] = n
-    else
-      seen[id] = true
-      local last = #fields
-      fields[last + 1], fields[last + 2] = id, stamp .. row
-      plain[#plain + 1] = id
-    end
-  else
-    local level, when, from_caller, batch = string.match(options, '^(%S+) (%S+) (%S+) ?(%S*)$')
+  local is_known, fire = known[n] or seen[id], 0
+  -- Most have none: no pattern and no table for them.
+  local level, when, from_caller, batch
+  if options ~= '' then
+    level, when, from_caller, batch = string.match(options, '^(%S+) (%S+) (%S+) ?(%S*)$')
     if not is_known and from_caller == '1' then
       local ended = redis.call('ZSCORE', given, id)
       is_known = ended and now - tonumber(ended) < remember
     end
-    if is_known then
-      answer[#answer + 1] = n
-    else
-      seen[id] = true
-      local fire = 0
+  end
+  if is_known then
+    answer[#answer + 1] = n
+  else
+    seen[id] = true
+    if when then
       local kind = string.sub(when, 1, 1)
       if kind == '+' then
         fire = fire_ms(us, tonumber(string.sub(when, 2)))
@@ -81,16 +69,20 @@ for n, id in ipairs(ids) do
         if fire <= now then fire = 0 end
       end
       if fire > LATEST_MS then return {'late', n} end
-      fields[#fields + 1] = id
-      if fire > 0 then
-        fields[#fields + 1] = stamp .. '"at":' .. whole(fire) .. ',' .. row
-        later[#later + 1] = {id, fire}
-      else
-        fields[#fields + 1] = stamp .. row
-        plain[#plain + 1] = id
-      end
       named[#named + 1] = {id, level, from_caller}
-      if batch ~= '' then join(batch, id) end
+      if batch ~= '' then
+        joins = joins or {}
+        joins[batch] = joins[batch] or {}
+        table.insert(joins[batch], id)
+      end
+    end
+    local last = #fields
+    if fire > 0 then
+      fields[last + 1], fields[last + 2] = id, stamp .. '"at":' .. whole(fire) .. ',' .. row
+      later[#later + 1] = {id, fire}
+    else
+      fields[last + 1], fields[last + 2] = id, stamp .. row
+      plain[#plain + 1] = id
     end
   end
 end
@@ -131,12 +123,7 @@ for batch, b in pairs(joined) do
   save_batch(k, batch, b, us)
 end
 if #plain > 0 then
-  if #named > 0 then
-    ready(pending, prioritized, priority, meta, plain)
-  else
-    -- None of them has a priority.
-    redis.call('RPUSH', pending, unpack(plain))
-  end
+  ready(pending, prioritized, priority, meta, plain)
   hint(wake, 8)
 end
 if #later > 0 then

@@ -22,7 +22,7 @@ from batchq.spool.inbox import TMP_MS, Box
 from batchq.spool.layout import Layout, find, is_ours
 from batchq.spool.ledger import Flush, Ledger
 from batchq.spool.schema import sql, whole
-from batchq.spool.share import is_shared, mode_of
+from batchq.spool.share import open_modes
 from batchq.store import Limits
 
 
@@ -67,6 +67,8 @@ class Checker:
         self._clock = clock
         self.layout = Layout(fs.real_path(path))
         self.found: list[Finding] = []
+        #: Folders that are open on purpose, and their modes.
+        self._open: dict[str, int] = {}
 
     def run(self) -> list[Finding]:
         """All findings. Raises StoreUnavailable where there is no spool, or it can't be read."""
@@ -118,6 +120,7 @@ class Checker:
             )
 
     def _files(self) -> None:
+        self._open = open_modes(self.layout)
         now_s = self._clock.now_us() / 1e6
         for name in fs.names(self.layout.root):
             path = self.layout.at(name)
@@ -148,14 +151,10 @@ class Checker:
         name = os.path.relpath(path, self.layout.root)
         if fact.st_uid not in (os.geteuid(), 0):
             self._say(Level.FAULT, f"{name}: belongs to uid {fact.st_uid}; chown it, or run as that user")
-        elif name != "lost+found" and (mode := stat.S_IMODE(fact.st_mode)) & 0o077 & ~self._shared(path):
-            wanted = mode & (0o700 | self._shared(path))
+        elif name != "lost+found" and (mode := stat.S_IMODE(fact.st_mode)) & 0o077 & ~self._open.get(path, 0):
+            wanted = mode & (0o700 | self._open.get(path, 0))
             if self._may_mend(f"{name}: mode {mode:04o} lets others in (mended: {wanted:04o})"):
                 fs.set_mode(path, wanted)
-
-    def _shared(self, path: str) -> int:
-        """What is open on purpose."""
-        return mode_of(self.layout, path) if is_shared(self.layout) else 0
 
     def _room(self) -> None:
         free = fs.free_bytes(self.layout.root)

@@ -7,30 +7,27 @@ give their group to what is made there, which tells the sweeper whose files to t
 from __future__ import annotations
 
 import grp
-import os
 
 from batchq.errors import ConfigError
 from batchq.spool import fs
 from batchq.spool.layout import Layout
 
-#: Passed through; and where files are made (setgid).
-_PASSED, _OPEN = 0o710, 0o2770
 _PRIVATE = 0o700
 
 
-def is_shared(layout: Layout) -> bool:
+def _modes(layout: Layout) -> dict[str, int]:
+    """The folders that are open, from the inside out: files are made there (setgid), or they are passed through."""
+    return {layout.tmp: 0o2770, layout.new: 0o2770, layout.at("inbox"): 0o710, layout.root: 0o710}
+
+
+def open_modes(layout: Layout) -> dict[str, int]:
+    """The folders that others may enter on purpose, and their modes; none where the spool is not shared."""
     try:
-        return fs.owners_of(layout.new).group is not None
+        is_shared = fs.owners_of(layout.new).group is not None
     except FileNotFoundError:
         # It is only being made.
-        return False
-
-
-def mode_of(layout: Layout, path: str) -> int:
-    """The mode that a folder of a shared spool has."""
-    if path in (layout.tmp, layout.new):
-        return _OPEN
-    return _PASSED if path in (layout.root, layout.at("inbox")) else _PRIVATE
+        is_shared = False
+    return _modes(layout) if is_shared else {}
 
 
 def share(layout: Layout, group: str) -> None:
@@ -40,9 +37,9 @@ def share(layout: Layout, group: str) -> None:
     except KeyError:
         raise ConfigError(f"group: {group!r:.100} is no group of this host; see `getent group`") from None
     try:
-        # From the inside: nobody enters before all is as it should be.
-        for path in _folders(layout):
-            fs.give_to_group(path, number, mode_of(layout, path))
+        # Nobody enters before all is as it should be.
+        for path, mode in _modes(layout).items():
+            fs.give_to_group(path, number, mode)
     except PermissionError as error:
         raise ConfigError(
             f"group: {layout.root} can't be given to {group} ({error.strerror}); only root, and the spool's owner as a "
@@ -52,9 +49,5 @@ def share(layout: Layout, group: str) -> None:
 
 def unshare(layout: Layout) -> None:
     """Nobody but the owner may do anything with the spool again. What was dropped by others and not taken stays."""
-    for path in reversed(_folders(layout)):
+    for path in reversed(_modes(layout)):
         fs.set_mode(path, _PRIVATE)
-
-
-def _folders(layout: Layout) -> list[str]:
-    return [layout.tmp, layout.new, os.path.dirname(layout.new), layout.root]

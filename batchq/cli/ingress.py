@@ -10,6 +10,7 @@ import click
 from batchq.cli.endings import say
 from batchq.cli.params import reach, reaches_store, whole
 from batchq.errors import ConfigError
+from batchq.system.listening import listen
 
 
 @click.command("ingress")
@@ -81,14 +82,8 @@ def ingress(
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises ConfigError where that can't be had."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        # Python adds the address to the system's words.
-        why = str(error.strerror).partition(" (while")[0]
-        raise ConfigError(f"port: {host}, port {port} can't be listened at ({why}); name another") from None
+    """A socket that listens there, and whose connections send what they have at once. Raises ConfigError."""
+    listening = listen(host, port, f"port: {host}, port {port}", backlog=2048)
     # Connections have it from here; asyncio gives it to sockets of its own alone. Without it the second part of an
     # answer waits until the sender has confirmed the first, which takes it 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

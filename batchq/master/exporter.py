@@ -9,7 +9,6 @@ Needs the extra `metrics`. The numbers of queues are those of `batchq status`: a
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from selectors import BaseSelector
@@ -19,6 +18,7 @@ from batchq import log
 from batchq.errors import ConfigError, StoreError
 from batchq.master.loop_server import Client, LoopServer
 from batchq.store import Store
+from batchq.system.listening import listen
 from batchq.system.meters import BOUNDS_S, ENDS, Histogram, Meters
 
 if TYPE_CHECKING:
@@ -57,12 +57,7 @@ class Exporter(LoopServer):
             import prometheus_client  # noqa: F401
         except ImportError:
             raise ConfigError("metrics_port: prometheus_client writes them; pip install 'batchq[metrics]'") from None
-        try:
-            listening = socket.create_server(address, reuse_port=False, backlog=16)
-        except OSError as error:
-            raise ConfigError(
-                f"metrics_port: {address[0]}:{address[1]} can't be listened at ({error.strerror}); name another port"
-            ) from None
+        listening = listen(*address, f"metrics_port: {address[0]}:{address[1]}", backlog=16)
         #: Where it listens: the port that was found where 0 was asked for.
         self.port: int = listening.getsockname()[1]
         self._store = store

@@ -159,6 +159,10 @@ def _chunks(items: Sequence[_T], weigh: Callable[[_T], int]) -> Iterator[list[_T
         yield chunk
 
 
+def _claim_args(worker: str, want: int, held: int) -> list[Arg]:
+    return [worker, min(want, MAX_JOBS), held]
+
+
 def _enqueued(queue: str, jobs: Sequence[NewJob], answer: Reply, max_pending: int = 0) -> list[Word]:
     """The answer of the script: a word a job. Raises ConfigError for a fire-time that is too late and for a batch that
     takes no jobs, QueueFull."""
@@ -399,8 +403,8 @@ class RedisStore(Store):
     def enqueue(
         self, queue: str, jobs: Sequence[NewJob], mark: Mark | None = None, *, max_pending: int = 0
     ) -> list[Word]:
-        if len(jobs) < 2:
-            return self._enqueue(queue, jobs, mark, max_pending) if jobs else []
+        if not jobs:
+            return []
         chunks = list(_chunks(jobs, lambda job: len(job.row)))
         if mark is not None and len(chunks) > 1:
             raise ValueError(f"{len(jobs)} jobs do not fit one mark: at most {MAX_JOBS}, and {MAX_BYTES} bytes of rows")
@@ -568,11 +572,7 @@ class RedisStore(Store):
         return _words(self._move("register", queue, [worker, lease_ms]))[0]
 
     def claim(self, queue: str, worker: str, want: int, held: int) -> Claims:
-        command = self._claim_call(queue, worker, want, held)
-        return self._claimed(queue, self._links.run(lambda link, again: self._ask(link, [command]))[0])
-
-    def _claim_call(self, queue: str, worker: str, want: int, held: int) -> tuple[Arg, ...]:
-        return self._eval("claim", queue, [worker, min(want, MAX_JOBS), held], worker)
+        return self._claimed(queue, self._move("claim", queue, _claim_args(worker, want, held), worker))
 
     def _claimed(self, queue: str, answer: Reply) -> Claims:
         word = Word(answer[0].decode())
@@ -660,7 +660,7 @@ class RedisStore(Store):
                 )
                 for chunk in (reversed(chunks) if name == "release" else chunks)
             ]
-        claim = self._claim_call(queue, worker, want, held)
+        claim = self._eval("claim", queue, _claim_args(worker, want, held), worker)
 
         def send(link: Link, flag: int) -> list[Reply]:
             commands = [self._eval(name, queue, [flag, *argv], worker) for name, _, argv in calls]
@@ -1014,7 +1014,7 @@ class RedisStore(Store):
         return RedisStandingClaim(
             self._links,
             self._of(queue, "wake"),
-            lambda worker, want: self._claim_call(queue, worker, want, 0),
+            lambda worker, want: self._eval("claim", queue, _claim_args(worker, want, 0), worker),
             lambda reply: self._claimed(queue, reply),
         )
 

@@ -3,11 +3,12 @@
 -- Of most there is nothing but the errors to say: <ready since, ms> stands alone then.
 -- The errors are JSON that Lua never reads.
 local function read_note(text)
-  local plain, behind = string.match(text or '0', '^(%d+)%f[\n%z]()')
+  text = text or '0'
+  local plain, behind = string.match(text, '^(%d+)%f[\n%z]()')
   if plain then
     return {
       forgiven = 0, crashes = 0, lost = 0, cancel = 0, since = tonumber(plain), reason = '-',
-      errors = string.sub(text or '0', behind),
+      errors = string.sub(text, behind),
     }
   end
   local forgiven, crashes, lost, cancel, since, reason, rest =
