@@ -99,8 +99,9 @@ class StandingClaim(Waiter, Protocol):
         """It was armed, may still be answered, and is neither taken nor closed."""
         ...
 
-    def arm_for(self, worker: str, want: int) -> None:
-        """As `arm`."""
+    def arm_for(self, worker: str, want: int, lease_ms: int) -> None:
+        """As `arm`. Nothing is claimed once half of the lease is over that was last renewed: a pool that
+        is frozen must not keep jobs from others."""
         ...
 
     def claims(self) -> Claims | None:

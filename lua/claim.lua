@@ -20,8 +20,9 @@
 -- ARGV  1 worker
 --       2 want         how many at most
 --       3 held         how many claims the worker believes it has
+--       4 fresh        of a claim that stands: the least that is left of the lease of a worker that is awake, ms
 --
--- Returns unknown | sealed | paused | held, id, token, ... | ok, id, token, row, note, ...
+-- Returns unknown | sealed | asleep | paused | held, id, token, ... | ok, id, token, row, note, ...
 --! include clock
 --! include whole
 --! include hint
@@ -35,9 +36,16 @@ local pending, prioritized, delayed, rows, attempts, notes, priority, active, le
 local worker, want, held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 -- check
+local function refuse(word)
+  -- A claim that stands has taken a hint: another worker may have a use for it.
+  if ARGV[4] and anything_ready(pending, prioritized) then hint(wake, 8) end
+  return {word}
+end
 local lease = redis.call('ZSCORE', leases, worker)
-if not lease then return {'unknown'} end
-if tonumber(lease) == 0 then return {'sealed'} end
+if not lease then return refuse('unknown') end
+if tonumber(lease) == 0 then return refuse('sealed') end
+-- Nobody has renewed it for a while: the pool may be frozen, and would keep from others what it can't begin.
+if ARGV[4] and tonumber(lease) - due_ms(clock()) < tonumber(ARGV[4]) then return refuse('asleep') end
 if redis.call('SCARD', active) ~= held then
   local answer = {'held'}
   for _, id in ipairs(redis.call('SMEMBERS', active)) do

@@ -1014,8 +1014,10 @@ class RedisStore(Store):
         return RedisStandingClaim(
             self._links,
             self._of(queue, "wake"),
-            lambda worker, want: self._eval("claim", queue, _claim_args(worker, want, 0), worker),
-            lambda reply: self._claimed(queue, reply),
+            lambda worker, want, fresh_ms: self._eval(
+                "claim", queue, [*_claim_args(worker, want, 0), fresh_ms], worker
+            ),
+            lambda reply: None if reply[0] == b"asleep" else self._claimed(queue, reply),
         )
 
     def timer_waiter(self, queues: Sequence[str]) -> Waiter:

@@ -94,15 +94,15 @@ class RedisStandingClaim(RedisWaiter):
     """A blocking pop with a claim behind it, in one write: both are answered in one read. Whoever leaves before
     may have claimed.
 
-    `command(worker, want)` is the claim, `read` makes claims of its answer.
+    `command(worker, want, fresh_ms)` is the claim, `read` makes claims of its answer; None: claim in the ordinary way.
     """
 
     def __init__(
         self,
         links: Links,
         key: str,
-        command: Callable[[str, int], Command],
-        read: Callable[[Reply], Claims],
+        command: Callable[[str, int, int], Command],
+        read: Callable[[Reply], Claims | None],
     ) -> None:
         super().__init__(links, [key])
         self._command = command
@@ -113,8 +113,9 @@ class RedisStandingClaim(RedisWaiter):
     def stands(self) -> bool:
         return self._armed and monotonic() < self._due
 
-    def arm_for(self, worker: str, want: int) -> None:
-        self._arm(self._command(worker, want))
+    def arm_for(self, worker: str, want: int, lease_ms: int) -> None:
+        # A master that is awake renews each third: two thirds are left at least.
+        self._arm(self._command(worker, want, lease_ms // 2))
 
     def claims(self) -> Claims | None:
         claims, self._claims = self._claims, None

@@ -64,6 +64,7 @@ class Worker(WorkerBase):
         self._standing: StandingClaim | None = None
         #: What it has brought.
         self._came: Claims | None = None
+        self._lease_ms = settings.lease_ms
         #: A batch is under way: the helper looks after it.
         self._batch = threading.Event()
         self._surprised = False
@@ -173,7 +174,7 @@ class Worker(WorkerBase):
         waiter = self._waiter or self._new_waiter()
         try:
             if self._standing is not None:
-                self._standing.arm_for(self._desk.id, self._paces[self._queue].want)
+                self._standing.arm_for(self._desk.id, self._paces[self._queue].want, self._lease_ms)
             else:
                 waiter.arm()
         except StoreUnavailable:

@@ -11,7 +11,7 @@ from batchq.job import Claims, Completed
 from batchq.lifecycle import State, Word
 from batchq.redis import waiting
 from batchq.redis.store import RedisStore
-from tests.contract.helpers import DEADLINE_S, Q, active, enlist, put, take
+from tests.contract.helpers import DEADLINE_S, LEASE_MS, Q, active, enlist, put, take
 from tests.servers import Server
 
 
@@ -35,7 +35,7 @@ def answered(standing: waiting.RedisStandingClaim) -> Claims | None:
 
 def standing_for(store: RedisStore, want: int = 1) -> waiting.RedisStandingClaim:
     standing = store.standing_claim(Q)
-    standing.arm_for("w1", want)
+    standing.arm_for("w1", want, LEASE_MS)
     assert standing.stands
     return standing
 
@@ -53,7 +53,7 @@ def test_the_hint_brings_the_claim(store: RedisStore) -> None:
         assert store.jobs(Q, State.ACTIVE).jobs[0].worker == "w1"
         assert standing.claims() is None
         assert store.complete(Q, "w1", [Completed(claim)]) == [Word.OK]
-        standing.arm_for("w1", 2)
+        standing.arm_for("w1", 2, LEASE_MS)
     standing.close()
 
 
@@ -93,7 +93,7 @@ def test_what_nobody_heard_of_is_found_by_the_next_claim(
         now = waiting.monotonic()
         monkeypatch.setattr(waiting, "monotonic", lambda: now + 60)
         assert not standing.stands
-        standing.arm_for("w1", 1)
+        standing.arm_for("w1", 1, LEASE_MS)
     assert store.is_unsure
     answer = store.claim(Q, "w1", 1, 0)
     assert answer.word is Word.HELD
@@ -109,5 +109,22 @@ def test_a_claim_that_the_server_refuses_is_made_anew_in_the_ordinary_way(
     redis_server.client.script_flush()
     put(store, "a")
     assert answered(standing) is None
+    assert [claim.id for claim in take(store)] == ["a"]
+    standing.close()
+
+
+def test_a_pool_that_is_not_renewed_keeps_no_job_from_others(store: RedisStore) -> None:
+    """It may be frozen: once half of its lease is over nothing is taken. One that is awake claims anew."""
+    standing = store.standing_claim(Q)
+    # As if more than half of this lease were over.
+    standing.arm_for("w1", 1, 4 * LEASE_MS)
+    put(store, "a")
+    assert answered(standing) is None
+    assert [job.id for job in store.jobs(Q, State.PENDING).jobs] == ["a"]
+    other = store.wake_waiter([Q])
+    other.arm()
+    assert select.select([other], [], [], DEADLINE_S)[0]
+    assert other.take()
+    other.close()
     assert [claim.id for claim in take(store)] == ["a"]
     standing.close()

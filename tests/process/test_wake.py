@@ -160,12 +160,15 @@ def test_idle_worker_that_is_stopped_keeps_no_job_from_the_others(rig: Rig) -> N
     board = Scoreboard.at(str(rig.folder / "pool.pid.board"))
     rig.until(lambda: [board.slot(place).state for place in (0, 1)] == [IDLE, IDLE], "both are idle")
     stopped, other = pool.workers()
+    at = next(place for place in (0, 1) if board.slot(place).process[0] == other)
     os.kill(stopped, signal.SIGSTOP)
     rig.until(lambda: pool.lines("worker_stopped"), "the master has seen it")
     jobs = [rig.enqueue("tick") for _ in range(4)]
     # The end of the lease is a minute away.
     rig.until_counts(done=4)
     assert {entry.pid for job in jobs for entry in rig.ledger.starts(job)} == {other}
+    # It has let go of the store.
+    rig.until(lambda: board.slot(at).state == IDLE, "the other is idle")
     os.kill(other, signal.SIGSTOP)
     os.kill(stopped, signal.SIGCONT)
     job = rig.enqueue("tick")
