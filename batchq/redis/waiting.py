@@ -19,6 +19,8 @@ WAIT_S = 5
 UNSURE_WAIT_S = 1
 #: A wait that has not ended so long after its time never will: the other side of the connection is gone.
 OVERDUE_S = 1.0
+#: What is left of the lease of a worker that is awake, at least: its master renews each third.
+FRESH = 0.5
 
 
 class RedisWaiter:
@@ -29,18 +31,18 @@ class RedisWaiter:
         self._link = links.new()
         self._keys = keys
         self._armed = False
-        #: When the server must have answered.
-        self._due = 0.0
+        #: When it was armed, and when the server must have answered.
+        self._since = self._due = 0.0
 
     def arm(self) -> None:
-        self._arm()
+        self._arm(WAIT_S)
 
-    def _arm(self, *behind: Command) -> None:
+    def _arm(self, most_s: float, *behind: Command) -> None:
         """`behind`: what the server does when the pop has ended, in the same turn of its loop."""
         now = monotonic()
         if self._armed and now < self._due:
             return
-        wait_s = UNSURE_WAIT_S if self._links.is_unsure else WAIT_S
+        wait_s = min(most_s, UNSURE_WAIT_S if self._links.is_unsure else WAIT_S)
         link = self._link
         if self._armed:
             # The other side is gone without a word. The old socket is closed last: the new one has another number,
@@ -49,7 +51,7 @@ class RedisWaiter:
             self._leave()
         try:
             link.until = now + self._links.call_s
-            link.send(("BLPOP", *self._keys, wait_s), *behind)
+            link.send(("BLPOP", *self._keys, f"{wait_s:.3f}"), *behind)
         except Unreached as error:
             self.close()
             raise StoreUnavailable(str(error)) from error
@@ -58,7 +60,7 @@ class RedisWaiter:
         if link is not self._link:
             self._link.close()
             self._link = link
-        self._armed, self._due = True, now + wait_s + OVERDUE_S
+        self._armed, self._since, self._due = True, now, now + wait_s + OVERDUE_S
 
     def fileno(self) -> int:
         return self._link.fileno()
@@ -107,6 +109,7 @@ class RedisStandingClaim(RedisWaiter):
         super().__init__(links, [key])
         self._command = command
         self._read = read
+        self._fresh_s = 0.0
         self._claims: Claims | None = None
 
     @property
@@ -114,15 +117,21 @@ class RedisStandingClaim(RedisWaiter):
         return self._armed and monotonic() < self._due
 
     def arm_for(self, worker: str, want: int, lease_ms: int) -> None:
-        # A master that is awake renews each third: two thirds are left at least.
-        self._arm(self._command(worker, want, lease_ms // 2))
+        self._fresh_s = lease_ms / 1000 * FRESH
+        # Shorter than that: what is answered in time is never too late.
+        self._arm(lease_ms / 3000, self._command(worker, want, int(lease_ms * FRESH)))
 
     def claims(self) -> Claims | None:
         claims, self._claims = self._claims, None
         return claims
 
     def _hear_more(self) -> None:
-        self._claims = self._read(self._link.receive())
+        claims = self._read(self._link.receive())
+        if claims is not None and claims.claims and monotonic() - self._since >= self._fresh_s:
+            # This process was frozen, and the lease may be over by now: they may be another's, and done.
+            self._leave()
+            claims = None
+        self._claims = claims
 
     def _leave(self) -> None:
         self._links.doubt()

@@ -128,3 +128,17 @@ def test_a_pool_that_is_not_renewed_keeps_no_job_from_others(store: RedisStore) 
     other.close()
     assert [claim.id for claim in take(store)] == ["a"]
     standing.close()
+
+
+def test_claims_that_are_heard_of_late_are_not_begun(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process was frozen meanwhile, and their lease may be over: the server is asked whose they are."""
+    standing = standing_for(store)
+    put(store, "a")
+    assert select.select([standing], [], [], DEADLINE_S)[0]
+    now = waiting.monotonic()
+    monkeypatch.setattr(waiting, "monotonic", lambda: now + LEASE_MS / 2000)
+    assert answered(standing) is None
+    assert store.is_unsure
+    answer = store.claim(Q, "w1", 1, 0)
+    assert (answer.word, [claim.id for claim in answer.claims]) == (Word.HELD, ["a"])
+    standing.close()

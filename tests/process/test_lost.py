@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+from batchq.system.scoreboard import IDLE, Scoreboard
 from tests.process.rig import Rig
 
 APP = """
@@ -57,6 +58,25 @@ def test_late_outcome_of_a_frozen_pool_is_refused(rig: Rig) -> None:
     assert {entry.pid for entry in rig.ledger.starts() if entry.job in jobs} <= set(frozen[1:])
     assert pool.stop() == 0
     assert rig.stats().totals["fenced"] == stats.totals["fenced"]
+
+
+def test_frozen_pool_that_was_idle_begins_nothing_that_others_have_done(rig: Rig) -> None:
+    """A claim that stood at the store may have been made for it meanwhile: it learns first that it is not its own."""
+    rig.app(APP)
+    pool = rig.start("--lease", "1s", "--pid-file", str(rig.folder / "pool.pid"), n=2)
+    before = set(rig.store.leases("default").ends)
+    board = Scoreboard.at(str(rig.folder / "pool.pid.board"))
+    rig.until(lambda: [board.slot(place).state for place in (0, 1)] == [IDLE, IDLE], "both are idle")
+    frozen = pool.freeze()
+    job = rig.enqueue("short")
+    other = rig.start("--lease", "1s")
+    rig.until_counts(done=1)
+    rig.until(lambda: not before & set(rig.store.leases("default").ends), "its leases are over")
+    pool.thaw(frozen)
+    rig.until(lambda: len(rig.store.leases("default").ends) == 3, "its workers have new ids")
+    assert len(rig.ledger.starts(job)) == 1
+    assert rig.stats().totals["fenced"] == 0
+    assert [pool.stop(), other.stop()] == [0, 0]
 
 
 def test_frozen_worker_of_a_living_master_loses_its_job(rig: Rig) -> None:
