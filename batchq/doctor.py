@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from batchq.app import App
 from batchq.clock import SYSTEM
 from batchq.config import Settings, masked
-from batchq.errors import AppError, BatchqError, SpoolError, StoreError
+from batchq.errors import AppError, BatchqError, SpoolError, StoreError, StoreFull
 from batchq.job import Buried, Completed, NewJob, Released, Retried, Snoozed, new_id, pack_error, pack_row, random_name
 from batchq.kinds import show_duration
 from batchq.selection import host_of
@@ -133,12 +133,11 @@ def _store(store: Store, settings: Settings) -> Iterator[Finding]:
 def _confirms(store: Store, settings: Settings) -> Finding:
     """Whether what is forwarded will ever leave the spool."""
     from batchq.redis.store import RedisStore
-    from batchq.redis.sync import SYNC_MS
 
     assert isinstance(store, RedisStore)
     try:
-        store.check_confirm(settings.forward_confirm, SYNC_MS / 1000 + 0.5)
-    except SpoolError as error:
+        store.check_confirm(settings.forward_confirm, syncs=True)
+    except (SpoolError, StoreFull) as error:
         return Finding("bad", "spool", str(error), "until then nothing is forwarded, or nothing leaves the spool")
     return Finding("ok", "spool", f"forward_confirm: that server answers to {settings.forward_confirm}")
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from batchq import log
 from batchq.clock import Clock
+from batchq.errors import StoreFull
 from batchq.redis.outage import Outage
 from batchq.redis.store import RedisStore
 from batchq.redis.sync import Confirm
@@ -79,16 +80,22 @@ class Unconfirmed:
         fs.passed("W4")
 
     def look(self) -> None:
-        """Takes away what is confirmed by now, and puts back what must be sent again."""
+        """Takes away what is confirmed by now, and puts back what must be sent again. Raises StoreUnavailable, and
+        SpoolError where the server can't confirm as it should."""
         names = self.names()
         now = self._clock.monotonic()
         self._seen = {name: self._seen.get(name, now) for name in names}
         if self._confirm == "reply":
             self._send_again(names)
-        elif self._confirm == "waitaof":
-            self._look_by_waitaof(names)
-        elif due := [name for name in names if now - self._seen[name] >= self._grace_s]:
-            self._end(due, self._sync.run(self._store.sync_keys(())))
+            return
+        try:
+            if self._confirm == "waitaof":
+                self._look_by_waitaof(names)
+            elif due := [name for name in names if now - self._seen[name] >= self._grace_s]:
+                self._end(due, self._sync.run(self._store.sync_keys(())))
+        except StoreFull as error:
+            # A server that takes no writes confirms nothing.
+            self._late.begin(error)
 
     def _look_by_waitaof(self, names: Sequence[str]) -> None:
         wait_s = 0.0
@@ -99,7 +106,6 @@ class Unconfirmed:
             return
         on_disk = self._sync.poll(wait_s)
         if on_disk:
-            self._late.end()
             self._end(*self._asked)
         elif on_disk is False:
             # It is asked anew with the next look.
@@ -107,6 +113,7 @@ class Unconfirmed:
 
     def _end(self, names: Sequence[str], run: str) -> None:
         """Of files that one run of the server has for sure: unlinks those that were sent to it (W5)."""
+        self._late.end()
         for name in names:
             if name.startswith(run):
                 fs.remove(os.path.join(self._layout.sent, name))

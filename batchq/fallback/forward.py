@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from batchq import log
 from batchq.clock import SYSTEM, Clock
-from batchq.errors import ConfigError, InternalError, QueueFull, SpoolError, StoreError
+from batchq.errors import ConfigError, InternalError, QueueFull, SpoolError, StoreError, StoreFull
 from batchq.fallback.confirm import GRACE_S, Unconfirmed
 from batchq.job import Mark, NewJob
 from batchq.redis.outage import Outage
@@ -109,9 +110,10 @@ class Forwarder:
         return len(self._sent.names())
 
     def fault(self) -> str:
-        """Why that server can't confirm as it should; "" where it can. Raises StoreUnavailable."""
+        """Why that server can't confirm as it should; "" where it can, or nobody knows. Raises StoreUnavailable."""
         try:
-            self._store.check_confirm(self._confirm)
+            with suppress(StoreFull):
+                self._store.check_confirm(self._confirm)
         except SpoolError as error:
             return str(error)
         return ""
@@ -212,9 +214,12 @@ class Forwarder:
     def _deliver(self, box: Box, trip: Sequence[tuple[Parcel, list[Parcelled]]], done: Ingested) -> Ingested:
         """Sends some parcels in one round trip (W3), and unlinks those that are in (W5), or puts them by until that is
         confirmed (W4)."""
-        run = self._sent.run(call.queue for _, calls in trip for call in calls) if self._waits_for_more else ""
         try:
+            run = self._sent.run(call.queue for _, calls in trip for call in calls) if self._waits_for_more else ""
             answers = iter(self._store.forward([call for _, calls in trip for call in calls], self._max_pending))
+        except StoreFull as error:
+            self._full.begin(error)
+            return done
         except InternalError as error:
             # No file stops the others, whatever is wrong with it.
             if len(trip) > 1:

@@ -494,8 +494,9 @@ class RedisStore(Store):
         lane = random_name()
         return [self._keys.of(queue, "mark", lane) for queue in asked or ["default"]]
 
-    def check_confirm(self, confirm: Confirm, wait_s: float = 0.05) -> None:
-        """Raises SpoolError where that server can't confirm in this way, or not within that time, where it says so."""
+    def check_confirm(self, confirm: Confirm, *, syncs: bool = False) -> None:
+        """Raises SpoolError where that server can't confirm in this way; with `syncs` also where it has not synced when
+        it should have. Raises StoreFull where it takes nothing now."""
         if confirm == "reply":
             return
         sync = self.sync()
@@ -504,8 +505,8 @@ class RedisStore(Store):
             if confirm == "grace":
                 sync.run(keys)
                 return
-            sync.begin(keys)
-            if sync.poll(wait_s) is False:
+            sync.begin(keys, SYNC_MS if syncs else 1)
+            if not sync.poll(SYNC_MS / 1000 + self._links.call_s) and syncs:
                 raise SpoolError(
                     f"forward_confirm: waitaof: the server at {self._links.where} did not sync within "
                     f"{SYNC_MS / 1000:g} s; set appendfsync everysec or always there"

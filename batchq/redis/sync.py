@@ -58,17 +58,18 @@ class Sync:
             self.close()
             raise StoreUnavailable(f"{error}; is the server up, and the url right?") from error
 
-    def begin(self, keys: Sequence[str]) -> str:
-        """Answers the same, and asks whether what was taken before is on disk: `poll` hears the answer."""
+    def begin(self, keys: Sequence[str], within_ms: int = SYNC_MS) -> str:
+        """Answers the same, and asks whether what was taken before is on disk: `poll` hears the answer, "no" once that
+        time is over."""
         if self._waiting:
             self.close()
         run = self.run(keys)
-        self._due = monotonic() + SYNC_MS / 1000 + self._links.call_s
+        self._due = monotonic() + within_ms / 1000 + self._links.call_s
         try:
             self._waiting = self._parts()
             for part in self._waiting:
                 part.until = self._due
-                part.send(("WAITAOF", 1, 0, SYNC_MS))
+                part.send(("WAITAOF", 1, 0, within_ms))
         except Unreached as error:
             self.close()
             raise StoreUnavailable(str(error)) from error

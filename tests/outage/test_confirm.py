@@ -14,7 +14,7 @@ import pytest
 
 from batchq import App
 from batchq.config import load
-from batchq.errors import SpoolError
+from batchq.errors import SpoolError, StoreUnavailable
 from batchq.fallback.forward import Forwarder
 from batchq.job import NewJob, new_id, pack_row, random_name
 from batchq.lifecycle import State
@@ -24,6 +24,7 @@ from batchq.spool import drop, fs, inbox
 from batchq.spool.parcel import address_of
 from batchq.store import Concern, Ingested, Limits
 from batchq.stores import attach_inbox
+from tests.faults.proxy import Proxy
 from tests.outage.test_cluster import queues_apart
 from tests.outage.test_forward import work_off
 from tests.servers import Server
@@ -131,7 +132,7 @@ def test_another_connection_that_wrote_nothing_confirms_nothing(valkey: Callable
     store = RedisStore(server.url, prefix="c")
     sync = store.sync()
     sync.begin(store.sync_keys(()))
-    assert sync.poll(0.3) is None
+    assert not sync.poll(0.3)
     sync.close()
     other = forwarder_to(server, spool, "waitaof")
     assert other.sweep() == Ingested()
@@ -153,6 +154,24 @@ def test_grace_lasts(redis_server: Server, prefix: str, spool: Path) -> None:
     forward_all(Forwarder(store, spool, Limits(), confirm="grace", grace_s=0.0))
     assert patient.unconfirmed() == 0
     assert work_off(store) == ["a"]
+
+
+@pytest.mark.parametrize("confirm", ["waitaof", "grace"])
+def test_server_that_is_a_replica_now_confirms_nothing(
+    valkey: Callable[..., Server], spool: Path, confirm: Confirm
+) -> None:
+    """It still runs, and another one has what counts."""
+    server = valkey(*UNSYNCED)
+    drop_some(spool, "a")
+    forwarder_to(server, spool, confirm, grace_s=60.0).sweep()
+    server.client.replicaof("127.0.0.1", 1)
+    server.client.config_set("appendfsync", "always")
+    with pytest.raises(StoreUnavailable, match="replica"):
+        forwarder_to(server, spool, confirm).sweep()
+    assert len(sent(spool)) == 1
+    server.client.replicaof("NO", "ONE")
+    forward_all(forwarder_to(server, spool, confirm))
+    assert work_off(RedisStore(server.url, prefix="c")) == ["a"]
 
 
 def test_what_stands_there_goes_on_when_the_reply_is_enough_again(store: RedisStore, spool: Path) -> None:
@@ -198,11 +217,52 @@ def test_server_that_can_not_confirm_is_sent_nothing_and_that_is_told(
     assert told.grave
 
 
+def test_server_far_away_that_can_not_confirm_is_sent_nothing(valkey: Callable[..., Server], spool: Path) -> None:
+    """Its refusal is waited for as long as any other answer."""
+
+    def is_late(reply: bytes) -> bool:
+        if reply.startswith(b"-ERR"):
+            time.sleep(0.2)
+        return False
+
+    server = valkey()
+    drop_some(spool, "a")
+    with Proxy(server.port) as proxy:
+        proxy.cut = is_late
+        with pytest.raises(SpoolError, match="set appendonly yes there"):
+            Forwarder(RedisStore(proxy.url, prefix="c"), spool, Limits(), confirm="waitaof").sweep()
+    assert RedisStore(server.url, prefix="c").stats(Q).totals["enqueued"] == 0
+
+
+@pytest.mark.parametrize("confirm", ["waitaof", "grace"])
+def test_full_server_is_waited_for(
+    valkey: Callable[..., Server], spool: Path, confirm: Confirm, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it took before, and what it has no room for, waits there; a master can start, and nothing is told twice."""
+    server = valkey(*AOF, "--maxmemory-policy", "noeviction")
+    ids = drop_some(spool, "a", "b")
+    store = RedisStore(server.url, prefix="c")
+    patient = Forwarder(store, spool, Limits(), confirm="grace", grace_s=60.0)
+    assert patient.sweep(files=1).files == 1
+    server.client.config_set("maxmemory", 1)
+    attach_inbox(store, load({"url": server.url, "spool": str(spool), "forward_confirm": confirm}, environ={}))
+    assert [one for one in store.warnings() if "forward_confirm" in one] == []
+    forwarder = forwarder_to(server, spool, confirm)
+    for _ in range(3):
+        assert forwarder.sweep() == Ingested()
+    assert forwarder.waiting() == 1
+    assert forwarder.unconfirmed() == 1
+    assert caplog.text.count("forwarding_stands") == caplog.text.count(" unconfirmed ") == 1
+    server.client.config_set("maxmemory", 0)
+    forward_all(forwarder)
+    assert work_off(store) == ids
+
+
 def test_server_that_never_syncs_is_told_of(valkey: Callable[..., Server]) -> None:
     """`batchq doctor` waits for the answer."""
     store = RedisStore(valkey(*UNSYNCED).url)
     with pytest.raises(SpoolError, match="did not sync within 2 s; set appendfsync everysec"):
-        store.check_confirm("waitaof", 5.0)
+        store.check_confirm("waitaof", syncs=True)
 
 
 def test_every_node_of_a_cluster_confirms(spool: Path) -> None:
