@@ -113,24 +113,8 @@ class Worker(WorkerBase):
                     self._stop_waiting()
                     with self._lock:
                         self._store.close()
-                if self._slot.pool_is_quiet:
-                    # Hints are for others meanwhile.
-                    self._stop_waiting()
-                    self._give_back()
-                    self._rest()
-                    continue
-                if self._slot.errand() is not None:
-                    # Nothing that could run elsewhere is claimed to stand behind the hooks.
-                    self._stop_waiting()
-                    self._give_back()
-                    self._desk.do_errand()
                 try:
-                    if self._tail:
-                        # Left by a call that failed.
-                        self._give_back()
-                    busy = not self._claims_by_waiting and self._turn()
-                    if not busy:
-                        self._wait()
+                    busy = self._round()
                 except StoreUnavailable:
                     raise
                 except StoreError as error:
@@ -145,16 +129,32 @@ class Worker(WorkerBase):
         finally:
             self._stop_waiting()
 
+    def _round(self) -> bool:
+        """Runs a batch, or waits for one. Whether it ran any."""
+        if self._slot.pool_is_quiet:
+            # Hints are for others meanwhile.
+            self._stop_waiting()
+            self._give_back()
+            self._rest()
+            return False
+        if self._slot.errand() is not None:
+            # Nothing that could run elsewhere is claimed to stand behind the hooks.
+            self._stop_waiting()
+            self._give_back()
+            self._desk.do_errand()
+        if self._tail:
+            # Left by a call that failed.
+            self._give_back()
+        busy = not self._claims_by_waiting and self._turn()
+        if not busy:
+            self._wait()
+        return busy
+
     def _rest(self) -> None:
         """Until a signal comes, the master's that the pool is to go on among them; or for a second."""
         self._say(scoreboard.QUIET)
-        try:
-            # A claim that stood may have been made.
-            self._desk.return_strays(self._names)
-        except StoreUnavailable:
-            raise
-        except StoreError as error:
-            self._desk.tell_failure(error)
+        # A claim that stood may have been made.
+        self._desk.return_strays(self._names)
         self._pause()
 
     def _pause(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -110,6 +111,42 @@ def test_pool_that_does_not_get_in_waits_and_says_so(serve: Serve, rig_on: RigOn
     rig.enqueue("work")
     rig.until_counts(done=1)
     assert not pool.lines("worker_died")
+
+
+# -- not ours --------------------------------------------------------------------------------------------------------
+
+
+WAITS = """
+@app.job
+def waits():
+    note("S")
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+"""
+
+
+def test_worker_of_a_quiet_pool_keeps_an_outcome_that_the_server_refuses(serve: Serve, rig_on: RigOn) -> None:
+    """A key of ours is of another type for a while: it is told once, and stored once that is mended."""
+    server = serve()
+    rig = rig_on(server)
+    rig.app(WAITS)
+    pool = rig.start(n=1)
+    job = rig.enqueue("waits")
+    worker = rig.until_started(job)
+    attempts = f"{rig.prefix}:{{default}}:attempts"
+    server.client.rename(attempts, "kept")
+    server.client.set(attempts, "not ours")
+    pool.send(signal.SIGTSTP)
+    rig.until(lambda: pool.lines("quiet"), "it is quiet")
+    (rig.folder / "go").touch()
+    refused = "errorstat_WRONGTYPE"
+    rig.until(lambda: server.client.info("errorstats").get(refused, {"count": 0})["count"] >= 3, "it has tried again")
+    assert pool.workers() == [worker]
+    assert len(pool.lines("store_failed")) == 1
+    server.client.rename("kept", attempts)
+    rig.until_counts(done=1)
+    assert pool.workers() == [worker]
+    assert pool.stop() == 0
 
 
 # -- who are you -----------------------------------------------------------------------------------------------------
