@@ -49,6 +49,16 @@ class Child:
         """It is known to the store, and has begun to claim."""
         return self.slot.state != scoreboard.BOOTING
 
+    @property
+    def makes_room(self) -> bool:
+        """It claims no more, of its own accord, and ends when its jobs are done."""
+        return self.slot.state == scoreboard.STOPPING
+
+    @property
+    def is_leaving(self) -> bool:
+        """Another is to be in its place."""
+        return self.retiring or self.makes_room
+
     def runs(self) -> list[Run]:
         """What it runs now."""
         return [run for _, run in self.slot.under_way()]

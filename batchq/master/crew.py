@@ -48,9 +48,9 @@ class Crew:
     def __len__(self) -> int:
         return len(self.children)
 
-    def in_state(self, state: int) -> list[Child]:
+    def in_state(self, *states: int) -> list[Child]:
         """Those that are idle, busy, ...: see `scoreboard`."""
-        return [child for child in self if child.slot.state == state]
+        return [child for child in self if child.slot.state in states]
 
     @property
     def some_up(self) -> bool:
@@ -66,12 +66,13 @@ class Crew:
     @property
     def is_short(self) -> bool:
         """One is to be forked now. While an old generation works on they come one by one: for a while there are more
-        than wanted."""
+        than wanted. And while some that make room still run long jobs, but of those as many at most as are wanted."""
         if len(self) >= scoreboard.MOST or SYSTEM.monotonic() < self.spawn_at:
             return False
-        fresh = [child for child in self if not child.retiring and not child.old]
-        old = any(child.old and not child.retiring for child in self)
-        return len(fresh) < self.want and (not old or all(child.is_up for child in fresh))
+        fresh = [child for child in self if not child.is_leaving and not child.old]
+        old = any(child.old and not child.is_leaving for child in self)
+        too_many = max(0, sum(child.makes_room for child in self) - self.want)
+        return len(fresh) + too_many < self.want and (not old or all(child.is_up for child in fresh))
 
     def add(self, child: Child) -> None:
         self.children[child.pid] = child
@@ -85,13 +86,13 @@ class Crew:
     def retire_surplus(self) -> bool:
         """Lets those go that are too many: of an old generation one for each new worker that is up, so that never fewer
         than before claim; else the youngest. True when no old one is left that has not been let go."""
-        fresh = [child for child in self if not child.old and not child.retiring]
-        old = [child for child in self if child.old and not child.retiring]
+        fresh = [child for child in self if not child.old and not child.is_leaving]
+        old = [child for child in self if child.old and not child.is_leaving]
         for child in sorted(fresh, key=lambda child: -child.born)[: max(0, len(fresh) - self.want)]:
             self.retire(child)
         surplus = sum(child.is_up for child in fresh) + len(old) - self.want
         no_room = self._fork_failed or len(self) >= scoreboard.MOST
-        leaving = any(child.old and child.retiring for child in self)
+        leaving = any(child.old and child.is_leaving for child in self)
         if old and no_room and not leaving and all(child.is_up for child in fresh):
             # One has to go first, and only one: the next waits until that has ended and another has come.
             surplus = max(surplus, 1)

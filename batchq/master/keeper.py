@@ -234,7 +234,8 @@ class Keeper:
         if any(due <= now for due in t.fire.values()):
             self.attempt(self._promote)
         # Cancel marks come with the renewals: while a job is active they are asked for each second.
-        if now >= t.renew or (now >= t.renewed + TICK_S and self._crew.in_state(scoreboard.BUSY)):
+        at_work = self._crew.in_state(scoreboard.BUSY, scoreboard.STOPPING)
+        if now >= t.renew or (now >= t.renewed + TICK_S and at_work):
             t.renewed, t.renew = now, now + s.lease_ms / 3000
             self.renew()
         if now >= t.watch:

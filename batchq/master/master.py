@@ -414,7 +414,7 @@ class Master:
 
     def _tell(self) -> dict[str, object]:
         """What is published each few seconds; the service manager hears the short form of it."""
-        busy = len(self._crew.in_state(scoreboard.BUSY))
+        busy = len(self._crew.in_state(scoreboard.BUSY, scoreboard.STOPPING))
         self._notify.status(f"{self.state}, {len(self._crew)} workers, {busy} busy")
         return self.status()
 

@@ -227,6 +227,9 @@ class ConcurrentWorker(WorkerBase):
 
     @property
     def _state(self) -> int:
+        if self._leaving:
+            # The master has another come at once: what still runs here may take its time.
+            return scoreboard.STOPPING
         if self._runs:
             return scoreboard.BUSY
         return scoreboard.QUIET if self._slot.pool_is_quiet else scoreboard.IDLE

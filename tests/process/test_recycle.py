@@ -24,6 +24,15 @@ def leaks():
     note("E")
 
 
+@app.job(max_attempts=3)
+async def waits(for_it=""):
+    import asyncio
+    note("S")
+    while for_it and not os.path.exists(for_it):
+        await asyncio.sleep(0.01)
+    note("E")
+
+
 @app.job(max_attempts=2, backoff=fixed(0.1))
 def grows():
     note("S")
@@ -47,6 +56,28 @@ def test_worker_is_replaced_after_so_many_jobs(rig: Rig) -> None:
     assert pool.lines("recycled")
     totals = rig.stats().totals
     assert (totals["completed"], totals["retried"], totals["crashed"]) == (400, 0, 0)
+
+
+def test_one_with_places_is_replaced_before_its_longest_job_ends(rig: Rig) -> None:
+    """Its successor begins what waits meanwhile, and an order reaches who is about to go."""
+    rig.app(APP)
+    pool = rig.start("-c", "4", "--threads", "--max-jobs", "10")
+    long = [rig.enqueue("waits", "go") for _ in range(2)]
+    first = rig.until_started(long[0])
+    rig.until_started(long[1])
+    rig.enqueue_many("waits", [()] * 60)
+    # In one place of the first, and as many of its successor: so few run long that these get through.
+    rig.until_counts(done=60)
+    assert not any(rig.ledger.ends(job) for job in long)
+    assert first in pool.workers()
+    rig.store.cancel("default", [long[0]])
+    rig.until(lambda: rig.stats().totals["cancelled"] == 1, "the order has come")
+    (rig.folder / "go").touch()
+    rig.until_counts(done=61, active=0)
+    rig.until(lambda: first not in pool.workers(), "the first has gone")
+    assert len({entry.pid for entry in rig.ledger.ends()}) > 2
+    assert {entry.attempt for entry in rig.ledger.starts()} == {1}
+    assert pool.stop() == 0
 
 
 def test_worker_is_replaced_above_its_memory(rig: Rig) -> None:
