@@ -13,6 +13,8 @@ from batchq.spool import fs
 from batchq.spool.layout import Layout
 
 _PRIVATE = 0o700
+#: Of no group: to `chown` it says that all is to stay.
+_NO_GROUP = 2**32 - 1
 
 
 def _modes(layout: Layout) -> dict[str, int]:
@@ -33,7 +35,8 @@ def open_modes(layout: Layout) -> dict[str, int]:
 def share(layout: Layout, group: str) -> None:
     """Lets the members of a group drop files. Raises ConfigError where there is none, or the right to it is missing."""
     try:
-        number = int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
+        is_number = group.isdecimal() and int(group) < _NO_GROUP
+        number = int(group) if is_number else grp.getgrnam(group).gr_gid
     except KeyError:
         raise ConfigError(f"group: {group!r:.100} is no group of this host; see `getent group`") from None
     try:

@@ -100,7 +100,9 @@ def test_file_of_another_group_is_refused_all_the_same(layout: Layout) -> None:
     store.close()
 
 
-def test_group_that_is_none_is_named(layout: Layout) -> None:
-    with pytest.raises(ConfigError, match="'no-such-group' is no group of this host"):
-        share(layout, "no-such-group")
+@pytest.mark.parametrize("group", ["no-such-group", str(2**32 - 1), str(2**40), "²", "-1"])
+def test_group_that_is_none_is_named(layout: Layout, group: str) -> None:
+    """Numbers that can be no group's, too: the first would leave all as it is."""
+    with pytest.raises(ConfigError, match=f"'{group}' is no group of this host"):
+        share(layout, group)
     assert modes(layout) == {}
