@@ -51,7 +51,7 @@ from batchq.lifecycle import TOTALS, State, Word
 from batchq.redis.ahead import SentAhead
 from batchq.redis.connect import Links
 from batchq.redis.dial import dialer_for
-from batchq.redis.link import Link
+from batchq.redis.link import FOR_EVER, Link
 from batchq.redis.notes import read_error, read_note, shorten
 from batchq.redis.outage import Outage
 from batchq.redis.replies import Unreached, raise_for
@@ -506,7 +506,7 @@ class RedisStore(Store):
                 sync.run(keys)
                 return
             sync.begin(keys, SYNC_MS if syncs else 1)
-            if not sync.poll(SYNC_MS / 1000 + self._links.call_s) and syncs:
+            if not sync.poll(FOR_EVER) and syncs:
                 raise SpoolError(
                     f"forward_confirm: waitaof: the server at {self._links.where} did not sync within "
                     f"{SYNC_MS / 1000:g} s; set appendfsync everysec or always there"

@@ -83,7 +83,7 @@ class Sync:
 
     def poll(self, wait_s: float = 0.0) -> bool | None:
         """Whether all of it is on disk; None: there is no answer yet. Raises SpoolError where there can't be one."""
-        until = monotonic() + wait_s
+        until = min(monotonic() + wait_s, self._due)
         try:
             while self._waiting:
                 part = self._waiting[-1]

@@ -305,15 +305,26 @@ class Rig:
         return found
 
     def guardians(self) -> list[int]:
-        """The guardians of this rig's pools, as long as they wait: they have no environment that would name the rig."""
+        """The guardians of this rig's pools, as long as they wait: they have no environment that would name the rig.
+        The shell that starts one is a child of the master, and is none."""
         masters = {str(pool.pid) for pool in self.pools}
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 words = process.cmdline()
-                if guardian.NAME in words and masters & set(words[-2:]) and is_running(process.pid):
+                is_ours = guardian.NAME in words and masters & set(words[-2:])
+                if is_ours and str(process.ppid()) not in masters and is_running(process.pid):
                     found.append(process.pid)
         return found
+
+    def guardian(self, before: int = 0) -> int:
+        """The one that waits, once there is one, and only that. `before`: it has come after that one."""
+
+        def alone() -> int:
+            there = self.guardians()
+            return there[0] if len(there) == 1 and there != [before] else 0
+
+        return self.until(alone, "there is one guardian")
 
     def until_clean(self, within: float = 12.0) -> None:
         """Until no process of this rig runs."""

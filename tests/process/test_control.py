@@ -238,7 +238,8 @@ def test_commands_work_while_the_store_is_away(away: tuple[Rig, Server]) -> None
     done = batchq(rig, "reload", "--wait", "1s")
     assert (done.returncode, "not over yet" in done.stderr) == (1, True), done
     rig.until(lambda: pool.lines("took_over"), "the next image is there")
-    assert set(pool.workers()) > {worker["pid"] for worker in told}, "no old one goes before a new one can work"
+    old = {worker["pid"] for worker in told}
+    rig.until(lambda: set(pool.workers()) > old, "new ones come, and no old one goes before one can work")
     assert batchq(rig, "stop", "--now").returncode == 0
     # What could not be given back.
     assert pool.wait() == 1

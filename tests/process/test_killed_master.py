@@ -94,7 +94,7 @@ def test_programs_of_a_killed_pool_are_ended_by_the_next_start(rig: Rig) -> None
     made = rig.folder / "child.pid"
     rig.until(made.exists, "its program runs")
     child = int(made.read_text())
-    [guardian] = rig.guardians()
+    guardian = rig.guardian()
     os.kill(guardian, signal.SIGSTOP)
     rig.until(lambda: is_stopped(guardian), "the guardian is stopped")
     pool.send(signal.SIGKILL)
