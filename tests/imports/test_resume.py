@@ -45,48 +45,61 @@ def start(rig: Rig, *args: str) -> subprocess.Popen[bytes]:
     )
 
 
-def write_rows(path: Path, count: int) -> None:
+def write_rows(path: Path, rows: range) -> None:
     with open(path, "w", newline="") as file:
         file.write("n,text\n")
-        file.writelines(f'{n},"some, text"\n' for n in range(count))
+        file.writelines(f'{n},"some, text"\n' for n in rows)
+
+
+def enqueued(rig: Rig) -> int:
+    return rig.store.stats("rows").totals["enqueued"]
 
 
 def kill_and_go_on(rig: Rig, count: int, kills: int, seed: int) -> None:
-    """Imports while a pool works off the rows, until so many imports were killed at a random moment. Demands that each
-    row ran once."""
+    """Imports files of so many rows while a pool works them off, until so many imports were killed at a random moment.
+    Demands that each row ran once."""
     rng = random.Random(seed)
     rig.app(APP)
-    write_rows(rig.folder / "rows.csv", count)
     rig.start("-q", "rows", n=2, queue="rows")
-    command = ("rows.csv", "--job", "load", "-q", "rows", "--json")
-    hit = 0
-    for _ in range(3 * kills):
-        if hit == kills:
-            break
-        before = rig.store.stats("rows").totals["enqueued"]
+    hit = files = 0
+    while hit < kills:
+        # An import that is quicker than its kill is over: there is another file then.
+        assert files < 3 * kills, f"only {hit} were hit"
+        name = f"rows{files}.csv"
+        write_rows(rig.folder / name, range(files * count, (files + 1) * count))
+        hit += import_with_kills(rig, name, count, kills - hit, rng)
+        files += 1
+    rows = files * count
+    rig.until(lambda: rig.store.stats("rows").totals["completed"] >= rows, "every row ran", 120)
+    ran = Counter((rig.folder / "rows").read_text().split())
+    assert len(ran) == rows
+    assert set(ran.values()) == {1}
+    assert enqueued(rig) == rows
+
+
+def import_with_kills(rig: Rig, name: str, count: int, kills: int, rng: random.Random) -> int:
+    """Imports one file, with so many kills where it is not in before. Answers how many hit."""
+    command = (name, "--job", "load", "-q", "rows", "--json")
+    hit, end = 0, enqueued(rig) + count
+    while hit < kills and (left := end - enqueued(rig)):
         # Half of them while python starts, reads what is in already and sends the first chunk; half at a later chunk,
         # so that there is something left for the last.
-        step = 2 * (count - before) // (kills - hit)
-        target = before + rng.randrange(1, max(2, step)) if rng.random() < 0.5 else 0
+        step = 2 * left // (kills - hit)
+        target = end - left + rng.randrange(1, max(2, step)) if rng.random() < 0.5 else 0
         moment = time.monotonic() + rng.uniform(0.1, 0.5)
         process = start(rig, *command)
         while process.poll() is None:
-            past = rig.store.stats("rows").totals["enqueued"] >= target if target else time.monotonic() >= moment
-            if past:
+            if enqueued(rig) >= target if target else time.monotonic() >= moment:
                 process.kill()
         process.communicate(timeout=30)
         hit += process.returncode == -signal.SIGKILL
-    assert hit == kills
     process = start(rig, *command)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     summary = json.loads(out.splitlines()[-1])
     assert summary["rows"] == count == summary["enqueued"] + summary["earlier"]
-    rig.until(lambda: rig.store.stats("rows").totals["completed"] >= count, "every row ran", 120)
-    ran = Counter((rig.folder / "rows").read_text().split())
-    assert len(ran) == count
-    assert set(ran.values()) == {1}
-    assert rig.store.stats("rows").totals["enqueued"] == count
+    assert enqueued(rig) == end
+    return hit
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -298,7 +311,7 @@ def _away(server: object, folder: Path, prefix: str) -> None:
 
     assert isinstance(server, Server)
     with opened(folder, "valkey", server.url, prefix) as rig:
-        write_rows(folder / "rows.csv", 60_000)
+        write_rows(folder / "rows.csv", range(60_000))
         command = ("rows.csv", "--job", "load", "-q", "rows", "--json")
 
         def until_in(rows: int, process: subprocess.Popen[bytes]) -> None:
