@@ -92,15 +92,9 @@ class Forwarder:
     def stands_before(self) -> bool:
         """Whether something waits that a call made now would overtake. Raises SpoolError where nobody can look."""
         try:
-            # new/ first: what moves on meanwhile is seen in work/.
-            new = [name for name in fs.names(self._layout.new) if not name.startswith(".")]
-            found = [*new, *fs.names(self._layout.work)]
-            if not found:
-                return False
-            self._has_ledger = fs.size_of(self._layout.db) > 0
+            return self.waiting() > 0
         except OSError as error:
             raise self._unusable(error) from error
-        return any(map(self._is_ours, found))
 
     def _unusable(self, error: OSError) -> SpoolError:
         return SpoolError(f"spool: {self.path}: {error}; check the disk and the owner")
@@ -121,7 +115,9 @@ class Forwarder:
     def _names(self) -> list[str]:
         # A spool with a ledger is a store: what anybody dropped there is its own.
         self._has_ledger = fs.size_of(self._layout.db) > 0
-        found = fs.names(self._layout.work) + [n for n in fs.names(self._layout.new) if not n.startswith(".")]
+        # new/ first: what moves on meanwhile is seen in work/.
+        found = [name for name in fs.names(self._layout.new) if not name.startswith(".")]
+        found += fs.names(self._layout.work)
         ours = [name for name in found if self._is_ours(name)]
         if len(found) > len(ours) and not self._said_foreign and not self._has_ledger:
             self._said_foreign = True

@@ -101,7 +101,8 @@ class Fallback:
     ) -> list[Word] | None:
         """At most one step of jobs. None where they wait in the spool now. `sent`: they are on their way already.
 
-        Raises StoreUnavailable or StoreFull where neither takes them, QueueFull with `max_pending`.
+        Raises StoreUnavailable or StoreFull where neither takes them, QueueFull with `max_pending`; of an ordered one
+        SpoolError too, where nobody can look what waits.
         """
         if self.is_ordered and self._stands_before():
             self._drop(queue, jobs, mark)
