@@ -6,6 +6,7 @@ is one policy. No job is ever run again by this module: that is the delayed set'
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
@@ -153,26 +154,30 @@ class Links:
     ) -> list[Reply]:
         """Sends again while patience lasts. `stale`: the connection was an old one, so that its end says little."""
         maybe = False
+        # What begins behind this may be out of time for that alone: the failure before it tells more.
+        half = (monotonic() + link.until) / 2
 
-        def noted(error: Unreached) -> Unreached:
+        def note(error: Unreached) -> None:
             nonlocal maybe
             if error.sent:
                 maybe = True
                 self.doubt()
-            return error
 
         def again(link: Link) -> list[Reply]:
+            nonlocal error
+            began = monotonic()
             try:
                 return exchange(link, True)
-            except Unreached as error:
-                raise noted(error)  # noqa: B904 - the same error
+            except Unreached as another:
+                note(another)
+                if began < half or not another.timed_out:
+                    error = another
+                raise error  # noqa: B904 - one of the two, as it was raised
 
-        noted(error)
+        note(error)
         if stale and monotonic() < link.until:
-            try:
+            with contextlib.suppress(Unreached):
                 return again(link)
-            except Unreached as second:
-                error = second
         hopeless = error.denied and self.patience_s is not None
         if once or hopeless or self.patience_s == 0 or monotonic() >= link.until:
             self._give_up(error, maybe)
@@ -187,8 +192,8 @@ class Links:
         )
         try:
             return policy(again, link)
-        except Unreached as last:
-            self._give_up(last, maybe)
+        except Unreached:
+            self._give_up(error, maybe)
 
     def _probe(self, link: Link) -> None:
         """Fails at once while the server is away; each second one call asks whether it is back. Raises

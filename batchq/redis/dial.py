@@ -14,7 +14,7 @@ from batchq.errors import ConfigError
 from batchq.redis.link import Link
 from batchq.redis.replies import text_of
 from batchq.redis.target import Address, Target, read_url, taken_apart, written
-from batchq.redis.wire import Broken, ErrorReply, Wire, opened
+from batchq.redis.wire import Broken, ErrorReply, TimedOut, Wire, opened
 
 _SENTINEL_FORM = "expected redis+sentinel://[user:password@]host:port,host:port/NAME[/db]"
 #: The longest that one of several sentinels or nodes may be silent before the next is asked.
@@ -114,7 +114,8 @@ class SentinelDialer(Dialer):
                 self._sentinels.insert(0, sentinel)
                 return answer
             why = f"{written(sentinel)} knows no {self._name}"
-        raise Broken(f"no sentinel names a primary ({why or 'no time left'})")
+        fault = TimedOut if monotonic() >= until else Broken
+        raise fault(f"no sentinel names a primary ({why or 'no time left'})")
 
     def _ask_sentinel(self, sentinel: Address, limit_s: float) -> Address | None:
         """Where it says that the primary is; None: it knows none of that name."""

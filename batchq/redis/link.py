@@ -9,7 +9,7 @@ from batchq.clock import monotonic
 from batchq.errors import ConfigError, InternalError
 from batchq.job import random_name
 from batchq.redis.replies import Unreached, raise_for, text_of
-from batchq.redis.wire import Broken, Command, Denied, ErrorReply, Reply, Wire, pack
+from batchq.redis.wire import Broken, Command, Denied, ErrorReply, Reply, TimedOut, Wire, pack
 
 if TYPE_CHECKING:
     from batchq.redis.dial import Dialer
@@ -104,7 +104,7 @@ class Link:
     def _left(self) -> float:
         left = min(self._dialer.socket_timeout_s, self.until - monotonic())
         if left <= 0:
-            raise Broken("no answer in time")
+            raise TimedOut("no answer in time")
         return left
 
     def _limit(self, wire: Wire) -> None:
@@ -130,7 +130,7 @@ class Link:
                 ) from error
             raise_for(error, self.where)
         if isinstance(error, Broken | OSError):
-            raise Unreached(text, sent=sent) from error
+            raise Unreached(text, sent=sent, timed_out=isinstance(error, TimedOut)) from error
 
     def fileno(self) -> int:
         return self._open_wire().fileno()

@@ -16,7 +16,9 @@ _DENIED = ("NOAUTH", "WRONGPASS")
 class Unreached(Exception):
     """One try did not come through. Inside the Redis modules and their tests only: callers see StoreUnavailable."""
 
-    def __init__(self, text: str, *, sent: bool = False, denied: bool = False, refused: bool = False) -> None:
+    def __init__(
+        self, text: str, *, sent: bool = False, denied: bool = False, refused: bool = False, timed_out: bool = False
+    ) -> None:
         super().__init__(text)
         #: The server is there and does no writes now: it may answer reads all the same.
         self.refused = refused
@@ -24,6 +26,8 @@ class Unreached(Exception):
         self.sent = sent
         #: The server is there and refuses this user.
         self.denied = denied
+        #: Its time was over.
+        self.timed_out = timed_out
 
 
 def text_of(error: BaseException) -> str:

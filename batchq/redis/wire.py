@@ -36,6 +36,10 @@ class Broken(Exception):
     """The connection can't be made, or is of no use any more: whose fault that is the text says."""
 
 
+class TimedOut(Broken):
+    """The time of this try was over."""
+
+
 class ErrorReply(Exception):
     """The server answered with an error, and executed nothing or a part. `code` is its first word."""
 
@@ -82,7 +86,7 @@ class Wire:
         try:
             self._sock.sendall(packed)
         except (BlockingIOError, TimeoutError) as error:
-            raise Broken(f"Timeout writing to {self._where}") from error
+            raise TimedOut(f"Timeout writing to {self._where}") from error
 
     def read(self) -> Reply:
         """The next reply; an error is an ErrorReply in its place. One by which the server says that it loads its data
@@ -99,7 +103,7 @@ class Wire:
         try:
             data = self._sock.recv(_CHUNK)
         except (BlockingIOError, TimeoutError) as error:
-            raise Broken(f"Timeout reading from {self._where}") from error
+            raise TimedOut(f"Timeout reading from {self._where}") from error
         if not data:
             raise Broken("Connection closed by server.")
         self._reader.feed(data)
@@ -126,7 +130,7 @@ def opened(target: Target, limit_s: float) -> Wire:
     try:
         sock = connected(target, limit_s)
     except TimeoutError as error:
-        raise Broken("Timeout connecting to server") from error
+        raise TimedOut("Timeout connecting to server") from error
     except OSError as error:
         # Whoever quotes it names the server.
         raise Broken(_said(error)) from error
@@ -162,8 +166,10 @@ def _greet(wire: Wire, target: Target) -> None:
         try:
             reply = wire.read()
         except (Broken, OSError) as error:
-            # It said why before it hung up.
-            raise Broken(said or str(error)) from error
+            if said:
+                # It said why before it hung up.
+                raise Broken(said) from error
+            raise
         if isinstance(reply, ErrorReply):
             said = str(reply)
             _refuse(command, reply)

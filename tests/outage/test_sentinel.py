@@ -92,7 +92,7 @@ def test_failover_to_a_replica_that_is_behind_loses_what_redis_lost_and_no_more(
 def test_sentinels_that_are_gone_are_passed_by_and_a_demoted_primary_is_not_used(watched: Watched, prefix: str) -> None:
     """The first sentinel of the url does not answer; a server that is called the primary and is none is refused."""
     alive = ",".join(f"127.0.0.1:{one.port}" for one in watched.sentinels)
-    store = RedisStore(f"redis+sentinel://127.0.0.1:{free_port()},{alive}/main", prefix=prefix, patience_s=0.5)
+    store = RedisStore(f"redis+sentinel://127.0.0.1:{free_port()},{alive}/main", prefix=prefix, patience_s=2)
     store.enqueue("mail", [NewJob(new_id(), pack_row("work"))])
     assert watched.primary.client.exists(f"{prefix}:{{mail}}:rows")
     for sentinel in watched.sentinels:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import tenacity
 
 from batchq.errors import (
     ConfigError,
@@ -131,6 +132,25 @@ def test_patience_bounds_a_call_to_a_server_that_is_silent(redis_server: Server,
         assert 0.25 < time.monotonic() - began < 2
         # The handshake of a new connection says nothing about the call.
         assert away.value.maybe is opened
+        links.forget()
+
+
+def test_last_try_that_had_little_time_hides_no_reason(redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server refused, and then is silent at the end of the call's time: what it said is told."""
+    monkeypatch.setattr(connect, "PAUSES", tenacity.wait_fixed(0.05))
+    with Proxy(redis_server.port) as proxy:
+        proxy.refusing = True
+        links = links_to(proxy.url, 2.0)
+        began = time.monotonic()
+
+        def exchange(link: Link, again: bool) -> list[Reply]:
+            if time.monotonic() > began + 1.1:
+                proxy.refusing, proxy.silent = False, True
+            return ping(link, again)
+
+        with pytest.raises(StoreUnavailable, match=r"Connection (reset|closed|refused)"):
+            links.run(exchange)
+        assert proxy.silent
         links.forget()
 
 
