@@ -163,15 +163,17 @@ class Proxy:
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections += 1
             self._open |= {client, server}
-            waiting: list[Held] = []
+            #: By their place among the requests of this connection.
+            waiting: dict[int, Held] = {}
             for pump in (self._to_server, self._to_client):
                 threading.Thread(target=pump, args=(client, server, waiting, self.connections), daemon=True).start()
 
-    def _to_server(self, client: socket.socket, server: socket.socket, waiting: list[Held], mine: int) -> None:
-        frames = Frames()
+    def _to_server(self, client: socket.socket, server: socket.socket, waiting: dict[int, Held], mine: int) -> None:
+        frames, place = Frames(), 0
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
                 for frame in frames.feed(data):
+                    place += 1
                     with self._lock:
                         self.requests += 1
                         held, number, replies = self.held, self.requests, self.replies
@@ -180,7 +182,7 @@ class Proxy:
                             self.held = None
                             self._last_held = held
                     if held is not None and caught:
-                        waiting.append(held)
+                        waiting[place] = held
                         held.catch(replies)
                     self._stand_still(mine)
                     server.sendall(frame)
@@ -188,13 +190,14 @@ class Proxy:
         with contextlib.suppress(OSError):
             server.shutdown(socket.SHUT_WR)
 
-    def _to_client(self, client: socket.socket, server: socket.socket, waiting: list[Held], mine: int) -> None:
-        frames = Frames()
+    def _to_client(self, client: socket.socket, server: socket.socket, waiting: dict[int, Held], mine: int) -> None:
+        frames, place = Frames(), 0
         with contextlib.suppress(OSError):
             while data := server.recv(65536):
                 for frame in frames.feed(data):
+                    place += 1
                     self._stand_still(mine)
-                    if not self._reply(client, frame, waiting):
+                    if not self._reply(client, frame, waiting, place):
                         break
                 else:
                     continue
@@ -207,12 +210,12 @@ class Proxy:
 
     _last_held: Held | None = None
 
-    def _reply(self, client: socket.socket, frame: bytes, waiting: list[Held]) -> bool:
+    def _reply(self, client: socket.socket, frame: bytes, waiting: dict[int, Held], place: int) -> bool:
         """Passes a reply on; False where the connection ends here."""
         with self._lock:
             self.replies += 1
             number = self.replies
-        if self._last_held is not None and self._last_held not in waiting:
+        if self._last_held is not None and self._last_held not in waiting.values():
             self._last_held.replied(number)
         if number == self.cut_before or (self.cut is not None and self.cut(frame)):
             return False
@@ -221,8 +224,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             # Its sender may be gone: the server's answer is drained all the same.
             client.sendall(frame)
-        for held in waiting:
-            held.answered.set()
+        if (answered := waiting.get(place)) is not None:
+            answered.answered.set()
         return number != self.cut_after
 
     def _stand_still(self, mine: int) -> None:

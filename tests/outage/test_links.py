@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -30,11 +31,6 @@ def slip_in(server: Server, prefix: str, queue: str = "default") -> str:
     return job
 
 
-def waits(server: Server) -> int:
-    """How often somebody has begun to wait for hints."""
-    return int(server.client.info("commandstats")["cmdstat_blpop"]["calls"])
-
-
 def test_job_claimed_by_a_late_copy_is_found_within_two_seconds(serve: Serve, rig_on: RigOn) -> None:
     """The claim arrives when its worker has claimed again, found nothing and sleeps: nobody knows of what it takes."""
     server = serve()
@@ -47,8 +43,15 @@ def test_job_claimed_by_a_late_copy_is_found_within_two_seconds(serve: Serve, ri
         rig.until_counts(done=1)
         assert held.caught.is_set()
         # It looks by itself each second: just after it has, there is time for the late copy.
-        looks = waits(server)
-        rig.until(lambda: waits(server) > looks, "it has looked once more")
+        looked = threading.Event()
+
+        def waits(frame: bytes, number: int) -> bool:
+            if b"BLPOP" in frame and b":wake" in frame:
+                looked.set()
+            return False
+
+        proxy.hold(waits)
+        rig.until(looked.is_set, "it has looked once more")
         job = slip_in(server, rig.prefix)
         held.release()
         began = time.monotonic()
