@@ -382,17 +382,17 @@ class Slot(Entry):
         _COUNTS.pack_into(self._memory, self._at + _AT_COUNTS, state, claimed)
 
     def widen(self, breadth: int) -> list[Entry]:
-        """Makes room for so many jobs at once, and answers their entries, all of them over."""
+        """Makes room for so many jobs at once, and answers their entries, all of them empty."""
         start, size = _entries_of(self._place, breadth)
         # Grows the file where it is too short; other workers do the same beside.
         os.pwrite(self._fd, b"\0", start + size - 1)
         if hasattr(os, "posix_fallocate") and os.fstat(self._fd).st_nlink:
             os.posix_fallocate(self._fd, start, size)
+        # The worker that was here before gave its runs the same numbers: an order for one of them would be obeyed by
+        # the one that has its number now.
+        os.pwrite(self._fd, bytes(size), start)
         _BREADTH.pack_into(self._memory, self._at + _AT_BREADTH, breadth)
-        entries = self.entries()
-        for entry in entries:
-            entry.end()
-        return entries
+        return self.entries()
 
     def errand(self) -> Errand | None:
         """What this worker is asked to do, and has not done."""
@@ -422,8 +422,6 @@ class Slot(Entry):
 
     def clear(self) -> None:
         """For the next worker."""
-        for entry in self.entries():
-            entry.end()
         self._entries = []
         self._memory[self._at : self._at + SLOT] = bytes(SLOT)
 

@@ -198,6 +198,29 @@ def test_cancel_ends_a_coroutine(rig: Rig) -> None:
     rig.until_counts(cancelled=1, done=1, active=0)
 
 
+def test_order_for_a_worker_that_is_gone_meets_no_job_of_the_next(rig: Rig) -> None:
+    """Which has its place on the board, and numbers its runs as that one did."""
+    rig.app(APP)
+    pool = rig.start("-c", "2", "--shutdown-timeout", "0s")
+
+    def cancel(job: str, of: int) -> None:
+        rig.until_started(job)
+        rig.store.cancel("default", [job])
+        rig.until(lambda: rig.stats().totals["cancelled"] == of, f"{job} is cancelled")
+
+    cancel(rig.enqueue("sleeps", 600), 1)
+    [worker] = pool.workers()
+    os.kill(worker, signal.SIGKILL)
+    rig.until(lambda: pool.workers() not in ([], [worker]), "another has come")
+    job = rig.enqueue("sleeps", 600)
+    rig.until_started(job)
+    # The worker looks for orders when a signal comes.
+    cancel(rig.enqueue("sleeps", 600), 2)
+    assert (rig.job(job).state, rig.job(job).errors) == (State.ACTIVE, ())
+    assert rig.stats().counts["active"] == 1
+    assert pool.stop() == 0
+
+
 def test_worker_that_was_sealed_goes_on_under_a_new_id(rig: Rig) -> None:
     """What it ran then is refused; what it claims from now on counts."""
     rig.app(APP)
