@@ -18,9 +18,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from batchq.digest import blake2b
 from batchq.job import Buried, Claim, Completed, Outcome, Retried
 
 #: The first that waits looks again by itself after so long, the others after so much: nobody is forgotten.

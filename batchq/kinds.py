@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from batchq.errors import ConfigError, milliseconds
@@ -48,8 +47,8 @@ def duration_ms(value: object) -> int:
         match = _DURATION.fullmatch(value.strip())
         if match is None:
             raise ValueError("no duration")
-        exact = Decimal(match[1]) * _UNITS_MS[match[2] or "s"]
-        return int(exact.to_integral_value(ROUND_CEILING))
+        count, of = _exact(match[1])
+        return -(-count * _UNITS_MS[match[2] or "s"] // of)
     if isinstance(value, timedelta) or (isinstance(value, int | float) and not isinstance(value, bool)):
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         if not math.isfinite(seconds) or seconds < 0:
@@ -64,10 +63,17 @@ def size_bytes(value: object) -> int:
         match = _SIZE.fullmatch(value.strip())
         if match is None:
             raise ValueError("no size")
-        return int(Decimal(match[1]) * _UNITS_BYTES[(match[2] or "")[:1].lower()])
+        count, of = _exact(match[1])
+        return count * _UNITS_BYTES[(match[2] or "")[:1].lower()] // of
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     raise ValueError("no size")
+
+
+def _exact(number: str) -> tuple[int, int]:
+    """A decimal number as a fraction."""
+    whole, _, parts = number.partition(".")
+    return int(whole + parts), 10 ** len(parts)
 
 
 def show_duration(ms: int) -> str:

@@ -6,12 +6,12 @@ numbers and ids. The id of a group is made of these, so that it stays the same f
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from batchq.digest import sha256
 from batchq.job import Job
 from batchq.lifecycle import State
 
@@ -62,7 +62,7 @@ def group_of(job: Job) -> str:
     """The id of the group that the job's last failure belongs to: eight characters."""
     found = failure_of(job)
     words = (job.queue, job.job, found.kind, shape(found.text)) if found else (job.queue, job.job, job.reason)
-    return hashlib.sha256("\0".join(words).encode("utf-8", "backslashreplace")).hexdigest()[:8]
+    return sha256("\0".join(words).encode("utf-8", "backslashreplace")).hexdigest()[:8]
 
 
 def age_from(job: Job) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 import orjson
 
 from batchq.clock import MAX_FIRE_MS, Clock, fire_ms
+from batchq.digest import sha256
 from batchq.errors import ConfigError
 from batchq.job import Mark, NewJob, check_id, check_priority, check_queue
 from batchq.payload import parse
@@ -59,7 +59,7 @@ _drops = 0
 
 def address_of(destination: str) -> str:
     """Twelve characters that stand for a server in the names of files."""
-    return hashlib.sha256(destination.encode()).hexdigest()[:12]
+    return sha256(destination.encode()).hexdigest()[:12]
 
 
 def addressee(name: str) -> str:

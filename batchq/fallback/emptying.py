@@ -8,11 +8,11 @@ and the time of its first enqueue; what is left of a delay goes on by the server
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 from batchq.backoff import DEFAULT
 from batchq.clock import SYSTEM, Clock
+from batchq.digest import sha256
 from batchq.errors import SpoolError, StoreFull
 from batchq.job import Claim
 from batchq.lifecycle import State
@@ -92,7 +92,7 @@ def _terms(claim: Claim) -> Terms:
 def _lane(queue: str, job_id: str, row: bytes, attempts: int) -> str:
     """Names this job of this enqueue (its row has the time) after so many claims."""
     text = b"\0".join((queue.encode(), job_id.encode(), b"%d" % attempts, row))
-    return f"ledger-{hashlib.sha256(text).hexdigest()[:32]}"
+    return f"ledger-{sha256(text).hexdigest()[:32]}"
 
 
 def _note(forgiven: int, crashes: int, lost: int, errors: bytes) -> bytes:

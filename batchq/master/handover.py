@@ -10,7 +10,6 @@ decides when; here is how.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -26,6 +25,7 @@ import orjson
 from batchq import config, log
 from batchq.clock import SYSTEM
 from batchq.config import Settings
+from batchq.digest import sha256
 from batchq.errors import ConfigError
 from batchq.master.children import Child, Unreaped, signal_one
 from batchq.master.signals import block
@@ -58,7 +58,7 @@ def origin() -> Origin:
 def identity(settings: Settings) -> str:
     """What a reload can't change, in one word: the store, the pid file, and the layout of what is handed over."""
     parts = (MAGIC.decode(), settings.store_url, settings.prefix, settings.pid_file or "")
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return sha256("\0".join(parts).encode()).hexdigest()
 
 
 # -- the check --------------------------------------------------------------------------------------------------

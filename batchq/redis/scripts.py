@@ -6,13 +6,13 @@ that wants an unknown one fails here. Knows no connection; `store` sends what th
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import get_data
 
+from batchq.digest import sha1
 from batchq.errors import InternalError
 
 Arg = str | bytes | int
@@ -122,7 +122,7 @@ def _gate(move: Script, replaced: Mapping[str, str] | None) -> Script:
             f"return gated(k, ARGV, 2, {step}, move, function(argv, i) return {verdict} end)",
         )
     ).encode()
-    return Script(move.name, text, hashlib.sha1(text).hexdigest(), keys, move.each)
+    return Script(move.name, text, sha1(text).hexdigest(), keys, move.each)
 
 
 def load(name: str, replaced: Mapping[str, str] | None = None) -> Script:
@@ -143,7 +143,7 @@ def load(name: str, replaced: Mapping[str, str] | None = None) -> Script:
     if unknown or not names:
         raise InternalError(f"lua/{name}.lua: its header names no keys, or unknown ones: {sorted(unknown)}")
     data = text.encode()
-    return Script(name.rpartition("/")[2], data, hashlib.sha1(data).hexdigest(), names, rest[2] if rest else "")
+    return Script(name.rpartition("/")[2], data, sha1(data).hexdigest(), names, rest[2] if rest else "")
 
 
 @cache

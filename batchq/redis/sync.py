@@ -5,13 +5,13 @@ It is asked on a connection of its own. A restart ends that, so that all answers
 
 from __future__ import annotations
 
-import hashlib
 import os
 import selectors
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from batchq.clock import monotonic
+from batchq.digest import sha256
 from batchq.errors import SpoolError, StoreDenied, StoreUnavailable
 from batchq.redis.connect import Links
 from batchq.redis.link import Link
@@ -128,7 +128,7 @@ class Sync:
                 )
             # A primary that was a replica for a while has lost what the others had not: its history is another then.
             runs.add(f"{fields['run_id']} {fields.get('master_replid', '')}")
-        return hashlib.sha256(" ".join(sorted(runs)).encode()).hexdigest()[:8]
+        return sha256(" ".join(sorted(runs)).encode()).hexdigest()[:8]
 
     def _parts(self) -> list[Link]:
         """Raises Unreached: of no connection nothing is known, and all would seem well."""

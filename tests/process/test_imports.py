@@ -6,7 +6,17 @@ import subprocess
 import sys
 
 #: Megabytes for what a pool of plain functions never does; all of them were imported once.
-UNWANTED = ("asyncio", "concurrent.futures.thread", "importlib.resources", "redis", "rich", "ssl", "tempfile")
+UNWANTED = (
+    "_hashlib",
+    "asyncio",
+    "concurrent.futures.thread",
+    "decimal",
+    "importlib.resources",
+    "redis",
+    "rich",
+    "ssl",
+    "tempfile",
+)
 MASTER = "import batchq.cli.start, batchq.master.master, batchq.redis.store, batchq.fallback.forward, sys"
 
 
