@@ -7,6 +7,8 @@ nothing. Urls come from customers; this keeps them from reaching what only this 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
@@ -16,6 +18,11 @@ from urllib.parse import urlsplit
 import httpcore
 
 from batchq.errors import BatchqError, ConfigError
+
+# anyio does it with the first connection, in each worker's loop, which stands still meanwhile: a tenth of a second or
+# more where several begin.
+with contextlib.suppress(ImportError):
+    importlib.import_module("anyio._backends._asyncio")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
@@ -93,3 +95,27 @@ def test_connection_of_a_call_that_was_cut_off_is_not_used_again(receivers: list
 
     run(cut_off(), post(f"{one.url}/next"), post(f"{one.url}/status/200?connection=close"), post(f"{one.url}/last"))
     assert connections([one]) == 3
+
+
+#: Posts once to the url that it is given, and says what has been imported for that.
+FIRST = """
+import asyncio, sys, httpx
+from batchq.webhooks.client import Clients
+from batchq.webhooks.guard import GuardedBackend
+
+async def post():
+    before = set(sys.modules)
+    client = httpx.AsyncClient(transport=Clients(GuardedBackend(private=True)).get(), trust_env=False)
+    await client.post(sys.argv[1], json={})
+    print(*sorted(set(sys.modules) - before))
+
+asyncio.run(post())
+"""
+
+
+def test_first_call_of_a_worker_imports_no_library(receivers: list[Receiver]) -> None:
+    """That is done before the fork, once for all: it would block the loop, and what has just been admitted at a rate
+    would be late."""
+    url = f"{receivers[0].url}/first"
+    said = subprocess.run([sys.executable, "-c", FIRST, url], capture_output=True, text=True, timeout=30, check=True)
+    assert [name for name in said.stdout.split() if name.startswith(("anyio", "httpcore", "httpx", "h11"))] == []
