@@ -441,7 +441,8 @@ SYSTEM_SPOOL = Path("/var/lib/batchq/spool")
 def default_spool(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the spool is when nobody says: the system's place if this user can write there, else the user's own."""
     place = SYSTEM_SPOOL
-    while not place.exists():
+    # Path.exists raises where a folder above is another user's.
+    while not os.path.exists(place):
         place = place.parent
     if os.access(place, os.W_OK | os.X_OK):
         return SYSTEM_SPOOL

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -317,6 +319,21 @@ def test_the_default_spool_is_the_system_s_where_it_can_be_written(here: Path, m
         assert load(environ=environ, cwd=here).spool == "/home/x/.local/state/batchq/spool"
     assert load(environ=environ, cwd=here).store_url == "spool:/home/x/.local/state/batchq/spool"
     assert load(environ=environ | {"BATCHQ_SPOOL": "/x"}, cwd=here).spool == "/x"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_system_spool_of_somebody_else_is_in_nobody_s_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folders can't even be looked into: another user's spool is below that one's home."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "batchq" / "spool"
+        place.mkdir(parents=True)
+        monkeypatch.setattr(config, "SYSTEM_SPOOL", place)
+        os.setresuid(12345, 12345, 0)
+        try:
+            found = config.default_spool({"HOME": "/home/x"})
+        finally:
+            os.setresuid(0, 0, 0)
+    assert str(found) == "/home/x/.local/state/batchq/spool"
 
 
 SECRETS = ["hunter2", "p@ss:w/rd", "p%40ss", "sch\u00f6n", "a?b=c", "x&y#z", "***"]
