@@ -163,6 +163,11 @@ def is_regular(path: str) -> bool:
     return stat.S_ISREG(os.lstat(path).st_mode)
 
 
+def is_dir(path: str) -> bool:
+    """A directory, no link to one."""
+    return stat.S_ISDIR(os.lstat(path).st_mode)
+
+
 def set_mode(path: str, mode: int) -> None:
     """chmod of a file of ours."""
     os.chmod(path, mode)

@@ -114,18 +114,22 @@ class Box:
     def take(self, most: int) -> list[str]:
         """What stands under work/ already, then what is new, moved there (I1). Answers the working names."""
         taken = [name for name in fs.names(self.layout.work) if self.is_ours(name)][:most]
-        for name in fs.names(self.layout.new):
+        for name in self._new():
             if len(taken) >= most:
                 break
-            if name.startswith(".") or not self.is_ours(name):
+            if not self.is_ours(name):
                 continue
             # The place within this call: what stays under work/ for a while keeps its order.
             u = f"{self._clock.now_us() // 1000:012x}{len(taken):04x}{os.urandom(4).hex()}"
             label = _UNSAFE.sub("_", name)[:120] or "_"
+            path = os.path.join(self.layout.new, name)
             try:
-                fs.move(os.path.join(self.layout.new, name), os.path.join(self.layout.work, f"{u}-{label}"))
+                fs.move(path, os.path.join(self.layout.work, f"{u}-{label}"))
+            except FileNotFoundError:
+                # Race: its producer took it back.
+                continue
             except OSError:
-                # Race: its producer took it back. Or it can't be moved (a directory of another layer): it stays.
+                self._hide(path, f".{u}-{label}")
                 continue
             taken.append(f"{u}-{label}")
         if taken:
@@ -135,6 +139,13 @@ class Box:
             fs.flush_dir(self.layout.new)
         fs.passed("I1")
         return taken
+
+    def _hide(self, path: str, name: str) -> None:
+        """A directory of another user, or of another layer, can't be moved away. Under a name with a dot it no longer
+        looks like something that waits, and `check` tells of it. A file stays as it is: the disk may be full."""
+        with suppress(OSError):
+            if fs.is_dir(path):
+                fs.move(path, os.path.join(self.layout.new, name))
 
     def read(self, name: str) -> Parcel | None:
         """A parcel (I2), or None where the file was moved aside. Raises OSError where this machine is at fault."""
@@ -189,8 +200,11 @@ class Box:
 
     def has_any(self) -> bool:
         """Something lies there for us."""
-        layout = self.layout
-        return any(self.is_ours(name) for folder in (layout.work, layout.new) for name in fs.names(folder))
+        return any(self.is_ours(name) for names in (fs.names(self.layout.work), self._new()) for name in names)
+
+    def _new(self) -> list[str]:
+        """What waits under new/: what begins with a dot is nobody's."""
+        return [name for name in fs.names(self.layout.new) if not name.startswith(".")]
 
     def tidy(self) -> None:
         """Removes what producers that died left under tmp/."""
@@ -203,7 +217,7 @@ class Box:
 
     def census(self) -> Census:
         """What lies there, by the names of the files."""
-        waiting = [name for name in fs.names(self.layout.new) if not name.startswith(".")] + fs.names(self.layout.work)
+        waiting = self._new() + fs.names(self.layout.work)
         jobs = sum(map(jobs_in, waiting))
         bad = sum(1 for name in fs.names(self.layout.bad) if not name.endswith(".why"))
         return Census(len(waiting), jobs, bad, len(fs.names(self.layout.sent)))

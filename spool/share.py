@@ -1,7 +1,8 @@
 """Who beside its owner may drop jobs into a spool: the members of one group, and nobody else anything.
 
 They may pass through the spool and its inbox without listing them, and make files in tmp/ and new/. These two folders
-give their group to what is made there, which tells the sweeper whose files to take.
+give their group to what is made there, which tells the sweeper whose files to take; and what one has put there no other
+may take away or write over (the sticky bit).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _NO_GROUP = 2**32 - 1
 
 
 def _modes(layout: Layout) -> dict[str, int]:
-    """The folders that are open, from the inside out: files are made there (setgid), or they are passed through."""
-    return {layout.tmp: 0o2770, layout.new: 0o2770, layout.at("inbox"): 0o710, layout.root: 0o710}
+    """The folders that are open, from the inside out: files are made there (setgid, sticky), or passed through."""
+    return {layout.tmp: 0o3770, layout.new: 0o3770, layout.at("inbox"): 0o710, layout.root: 0o710}
 
 
 def open_modes(layout: Layout) -> dict[str, int]:

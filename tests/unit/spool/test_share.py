@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from batchq.clock import SYSTEM
 from batchq.errors import ConfigError
 from batchq.spool import SpoolStore
 from batchq.spool.check import check
+from batchq.spool.inbox import Box
 from batchq.spool.layout import Layout, prepare
 from batchq.spool.share import share, unshare
-from batchq.store import Ingested
+from batchq.store import Ingested, Limits
 
 MEMBER, STRANGER, GROUP = 12345, 12346, 12347
 
@@ -64,7 +66,7 @@ def test_members_may_drop_and_nothing_else(layout: Layout) -> None:
     store = SpoolStore(layout.root)
     assert not does(layout, MEMBER, DROP)
     share(layout, str(GROUP))
-    assert modes(layout) == {".": 0o710, "inbox": 0o710, "inbox/tmp": 0o2770, "inbox/new": 0o2770}
+    assert modes(layout) == {".": 0o710, "inbox": 0o710, "inbox/tmp": 0o3770, "inbox/new": 0o3770}
     assert does(layout, MEMBER, DROP)
     assert store.sweep_inbox() == Ingested(1, 1, 0)
     for line in (
@@ -86,6 +88,49 @@ def test_members_may_drop_and_nothing_else(layout: Layout) -> None:
     # Nobody's by now but a stranger's.
     assert store.sweep_inbox() == Ingested(0, 0, 1)
     store.close()
+
+
+@needs_root
+def test_what_a_member_has_dropped_no_other_takes_away(layout: Layout) -> None:
+    """Nor what its owner has, nor by another file of that name."""
+    share(layout, str(GROUP))
+    Path(layout.new, "own").write_text('{"job":"own"}')
+    assert does(layout, MEMBER, DROP)
+    other = MEMBER + 10
+    assert does(layout, other, "cp job.json spool/inbox/tmp/y")
+    for line in (
+        "rm -f spool/inbox/new/x",
+        "mv -f spool/inbox/tmp/y spool/inbox/new/x",
+        "mv -f spool/inbox/new/own spool/inbox/tmp/z",
+        "rm -f spool/inbox/new/own",
+    ):
+        assert not does(layout, other, line), line
+    assert does(layout, MEMBER, "rm spool/inbox/new/x")
+    assert sorted(os.listdir(layout.new)) == ["own"]
+
+
+@needs_root
+def test_directory_that_only_a_member_may_move_waits_for_nothing(layout: Layout) -> None:
+    """The spool's owner is no root: what it can't move aside must not look like jobs that wait, for ever."""
+    owner = MEMBER + 20
+    for path in (Path(layout.root), *Path(layout.root).rglob("*")):
+        os.chown(path, owner, owner)
+    share(layout, str(GROUP))
+    assert does(layout, MEMBER, f"{DROP}; mkdir -m 700 spool/inbox/new/folder; touch spool/inbox/new/folder/y")
+    box = Box(layout, SYSTEM, Limits())
+    os.seteuid(owner)
+    try:
+        [taken] = box.take(10)
+        box.done(taken)
+        waits, found = box.has_any(), check(layout.root)
+    finally:
+        os.seteuid(0)
+    assert taken.endswith("-x")
+    [left] = os.listdir(layout.new)
+    assert left.startswith(".")
+    assert left.endswith("-folder")
+    assert not waits
+    assert any("begin with a dot" in one.text for one in found), found
 
 
 @needs_root
