@@ -27,17 +27,19 @@ from batchq.spool.writelock import WriteLock
 _PATIENCE: Final = 200_000
 #: Rows of one look.
 _LOOK: Final = 500
+#: A row id that no ledger comes to.
+_MOST: Final = 1 << 40
 
-_BOUNDS = (
-    whole("SELECT min(seq),max(seq) FROM {0}"),
-    whole("SELECT min(seq),max(seq) FROM (SELECT seq FROM job INDEXED BY job_id)"),
+#: The first or the last row id, by the table and by the index of jobs.
+_END = (
+    whole("SELECT {1}(seq) FROM {0}"),
+    whole("SELECT {1}(seq) FROM (SELECT seq FROM job INDEXED BY job_id)"),
 )
 _KNOWN = (
     whole("SELECT seq,queue,id FROM job INDEXED BY job_id ORDER BY queue,id"),
     whole("SELECT seq,queue,id FROM job INDEXED BY job_id ORDER BY queue DESC,id DESC"),
 )
 _RANGE = whole("SELECT {1} FROM {0} NOT INDEXED WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?")
-_COUNT = whole("SELECT count(*) FROM {0}")
 _ORDERED = whole("SELECT {1} FROM {0} ORDER BY {2}")
 _KEYS = {
     "tally": "queue",
@@ -105,6 +107,8 @@ def _read(copy: str, ledger: Ledger) -> Salvaged:
     try:
         try:
             db.execute("PRAGMA cell_size_check=1")
+            # Without it SQLite opens no file that has lost its end. This is our copy, and only read.
+            db.execute("PRAGMA writable_schema=1")
             columns = {table: columns_of(db, table) for table in (*TABLES, "note")}
         except sqlite3.DatabaseError as error:
             raise StoreCorrupt(
@@ -147,24 +151,15 @@ def _move(db: sqlite3.Connection, tx: Tx, columns: dict[str, list[str]]) -> Salv
 
 def _by_seq(db: sqlite3.Connection, table: str, names: list[str], torn: list[str]) -> Iterator[tuple[Any, ...]]:
     """The rows of a table with row ids. Raises nothing: what can't be read is left out."""
-    bounds: list[tuple[int, int]] = []
-    for statement in _BOUNDS if table == "job" else _BOUNDS[:1]:
-        with suppress(sqlite3.DatabaseError):
-            for low, high in db.execute(statement.format(table)):
-                if low is not None:
-                    bounds.append((low, high))
-    if not bounds:
-        [[count]] = [(0,)]
-        with suppress(sqlite3.DatabaseError):
-            [[count]] = db.execute(_COUNT.format(table))
-        if not count:
-            return
-        bounds = [(1, 1 << 40)]
+    least, most = _end(db, table, "min", 1), _end(db, table, "max", _MOST)
+    if least is None or most is None:
+        return
     statement = _RANGE.format(table, ",".join(names))
-    ranges = [(min(low for low, _ in bounds), max(high for _, high in bounds))]
-    failed = 0
+    ranges = [(least, most)]
+    # Behind a last row that is hidden there is nothing but failing looks.
+    failed, patience = 0, _PATIENCE // (10 if most == _MOST else 1)
     at = names.index("seq")
-    while ranges and failed < _PATIENCE:
+    while ranges and failed < patience:
         low, high = ranges.pop()
         while low <= high:
             try:
@@ -180,6 +175,19 @@ def _by_seq(db: sqlite3.Connection, table: str, names: list[str], torn: list[str
             if len(rows) < _LOOK:
                 break
             low = rows[-1][at] + 1
+
+
+def _end(db: sqlite3.Connection, table: str, which: str, hidden: int) -> int | None:
+    """The first or the last row id (min, max); `hidden` where the damage is in front of it, None where no row is."""
+    found: list[int | None] = []
+    for statement in _END if table == "job" else _END[:1]:
+        with suppress(sqlite3.DatabaseError):
+            [[value]] = db.execute(statement.format(table, which))
+            found.append(value)
+    known = [value for value in found if value is not None]
+    if known:
+        return min(known) if which == "min" else max(known)
+    return None if found else hidden
 
 
 def _by_key(db: sqlite3.Connection, table: str, names: list[str], torn: list[str]) -> Iterator[tuple[Any, ...]]:

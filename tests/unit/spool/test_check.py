@@ -321,6 +321,31 @@ def test_damaged_pages_cost_what_stood_on_them_and_no_more(tmp_path: Path) -> No
     check_books(tmp_path / "new")
 
 
+@pytest.mark.parametrize("part", [0.25, 0.9])
+def test_a_ledger_that_lost_its_end_is_read_up_to_there(tmp_path: Path, part: float) -> None:
+    """SQLite opens no such file by itself. What is lost is named or said, also where it is all of a table."""
+    ids = large(tmp_path / "s", 8000)
+    db = tmp_path / "s" / "queue.db"
+    os.truncate(db, int(db.stat().st_size * part))
+    saved = salvage(str(tmp_path / "s"), str(tmp_path / "new"))
+    assert "job" in saved.torn
+    store = SpoolStore(tmp_path / "new")
+    stand: set[str] = set()
+    cursor = ""
+    while page := store.jobs(Q, State.PENDING, cursor=cursor, limit=1000):
+        stand |= {job.id for job in page.jobs}
+        if not (cursor := page.cursor):
+            break
+    store.close()
+    assert len(stand) == saved.jobs
+    known = stand | {id for _, id in saved.lost}
+    assert known < ids
+    assert len(known) > 8000 * part * 0.8
+    assert stand or part < 0.5
+    assert levels(check(str(tmp_path / "new"))) <= {Level.NOTE}
+    check_books(tmp_path / "new")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_any_damage_ends_in_an_error_or_a_well_spool(tmp_path: Path, seed: int) -> None:
     """Rubbish anywhere, the schema and inner pages too, a cut file: never a traceback of ours, never wrong books."""
