@@ -60,8 +60,8 @@ def parcel_line(job: Job) -> bytes:
     line |= {name: value for name in ("args", "kwargs", "priority") if (value := getattr(job, name))}
     if job.state == "delayed":
         line["at"] = job.since_ms
-    if job.max_attempts is not None:
-        line["max"] = job.max_attempts
+    own = {"max": job.max_attempts, "timeout": job.timeout_ms, "keep": job.keep_ms}
+    line |= {name: value for name, value in own.items() if value is not None}
     return orjson.dumps(line)
 
 

@@ -98,12 +98,29 @@ def json_line(value: Any, *, indent: bool = True) -> None:
         raise OutputFailed("stdout is closed: the answer has nowhere to go")
     option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if on_terminal() and indent else 0)
     try:
+        line = orjson.dumps(value, option=option)
+    except TypeError:
+        line = orjson.dumps(_all_utf8(value), option=option)
+    try:
         sys.stdout.flush()
-        sys.stdout.buffer.write(orjson.dumps(value, option=option))
+        sys.stdout.buffer.write(line)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise OutputFailed(f"stdout: {error.strerror}") from error
+
+
+def _all_utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return utf8(value)
+    if isinstance(value, dict):
+        return {_all_utf8(key): _all_utf8(one) for key, one in value.items()}
+    return [_all_utf8(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def utf8(text: str) -> str:
+    """The text, with escapes for what has no form in UTF-8: the bytes of a path may be any."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Table:

@@ -77,14 +77,21 @@ def test_people_can_look_inside(run: Run, scene: Scene, path: Path) -> None:
     assert "inbox/new/order.json" in run("spool", "ls", "inbox/new").ended(0).out
     assert "default/dead/d" in run("spool", "ls", "default").ended(0).out
     run("spool", "ls", "nowhere").refused(2, "no such place")
+    # A name may be any bytes.
+    (path / "inbox" / "new" / os.fsdecode(b"a\xff")).touch()
+    assert "inbox/new/a\\udcff" in [one["path"] for one in run("spool", "ls", "inbox/new", "--json").ended(0).lines]
+    (path / "inbox" / "new" / os.fsdecode(b"a\xff")).unlink()
     assert run("spool", "cat", "inbox/new/order.json").ended(0).out == '{"job":"send"}\n'
     assert run("spool", "cat", "mail/pending/p").ended(0).json["kwargs"] == {"n": 1}
     # The line makes the job anew.
-    drop(path, "again.json", run("spool", "cat", "p").ended(0).out.replace('"id":"p"', '"id":"q"'))
+    drop(path, "own.json", '{"job":"send","id":"own","queue":"mail","max":2,"timeout":3000,"keep":4000,"args":["x"]}')
+    scene.store.sweep_inbox()
+    drop(path, "again.json", run("spool", "cat", "own").ended(0).out.replace('"id":"own"', '"id":"q"'))
     scene.store.sweep_inbox()
     again = scene.store.get("mail", "q")
     assert again is not None
-    assert (again.job, again.args, again.kwargs) == ("send", ["x"], {"n": 1})
+    assert (again.job, again.args) == ("send", ["x"])
+    assert (again.max_attempts, again.timeout_ms, again.keep_ms) == (2, 3000, 4000)
     run("spool", "cat", "none").refused(1, "no such job")
     run("spool", "cat", "inbox/../queue.db").refused(1, "expected inbox/<folder>/<file>")
 
@@ -123,7 +130,7 @@ def test_share_and_back(run: Run, scene: Scene, path: Path) -> None:
     """With a group that this process is in; `check` finds that in order."""
     group = str(os.getgid())
     assert f"members of {group} may drop files" in run("spool", "share", group).ended(0).out
-    assert (path / "inbox" / "new").stat().st_mode & 0o7777 == 0o2770
+    assert (path / "inbox" / "new").stat().st_mode & 0o7777 == 0o3770
     assert "all is well" in run("spool", "check").ended(0).out
     run("spool", "share", "--off").ended(0)
     assert (path / "inbox" / "new").stat().st_mode & 0o7777 == 0o700
