@@ -76,9 +76,10 @@ class _TooMuch(Exception):
 class _Feed:
     """Decodes lines for csv.reader and keeps those of the record under way."""
 
-    def __init__(self, lines: Iterator[bytes | Long], encoding: str, limit: int) -> None:
+    def __init__(self, lines: Iterator[bytes | Long], encoding: str, written_in: str, limit: int) -> None:
         self._lines = lines
         self._encoding = encoding
+        self._written_in = written_in
         self._limit = limit
         #: The last physical line that was read.
         self.number = 0
@@ -107,9 +108,9 @@ class _Feed:
         try:
             return line.decode(self._encoding)
         except UnicodeDecodeError as error:
-            self.fault = self.fault or (
-                f"no valid {self._encoding} at byte {error.start} of line {self.number}; see --encoding"
-            )
+            # Of a transcoded line the byte would be another one in the file.
+            byte = f"byte {error.start} of " if self._encoding == self._written_in else ""
+            self.fault = self.fault or f"no valid {self._written_in} at {byte}line {self.number}; see --encoding"
             return line.decode(self._encoding, "replace")
 
     def begin(self) -> None:
@@ -139,6 +140,7 @@ class CsvRows:
         *,
         dialect: Dialect,
         encoding: str,
+        written_in: str,
         limit: int,
         header: bool,
         names: Sequence[str] | None,
@@ -150,7 +152,7 @@ class CsvRows:
         self._dialect = dialect
         self._limit = limit
         self._quote = dialect.quote.encode(encoding)
-        self._feed = _Feed(split_lines(blocks, limit, self._quote), encoding, limit)
+        self._feed = _Feed(split_lines(blocks, limit, self._quote), encoding, written_in, limit)
         self._reader = dialect.reader(self._feed)
         self._header: list[str] = self._read_header() if header else []
         if names is not None and self._header and len(names) != len(self._header):

@@ -61,11 +61,11 @@ def open_rows(source: Source, wanted: Wanted, handler_types: HandlerTypes | None
     """Reads the head of an open source. Raises Refused where it can't be read as it is asked."""
     source.begin(None if wanted.encoding is None else check_encoding(wanted.encoding))
     format_ = wanted.format or _format_of(source, wanted)
-    facts: dict[str, object] = {"format": format_, "encoding": source.encoding, "max_payload": wanted.max_payload}
+    facts: dict[str, object] = {"format": format_, "encoding": source.written_in, "max_payload": wanted.max_payload}
     limit = TEXT_FACTOR * wanted.max_payload
     shown = [format_]
-    if source.encoding != "utf-8":
-        shown.append(source.encoding)
+    if source.written_in != "utf-8":
+        shown.append(source.written_in)
     if source.compression:
         shown.append(source.compression)
     if format_ in ("csv", "tsv"):
@@ -73,7 +73,7 @@ def open_rows(source: Source, wanted: Wanted, handler_types: HandlerTypes | None
     _refuse_csv_options(wanted, format_)
     kind = dict if wanted.envelope or wanted.positional is False else list if wanted.positional else None
     facts["shape"] = None if kind is None else kind.__name__
-    shapes = Shapes(kind, source.encoding)
+    shapes = Shapes(kind, source.encoding, source.written_in)
     read = read_ndjson if format_ == "ndjson" else read_array
     return Opened(read(source.blocks(), shapes, limit), ", ".join(shown), facts)
 
@@ -106,6 +106,7 @@ def _open_csv(
         source.blocks(),
         dialect=Dialect(delimiter, quote),
         encoding=source.encoding,
+        written_in=source.written_in,
         limit=limit,
         header=header,
         names=wanted.columns,

@@ -14,6 +14,7 @@ import orjson
 
 from batchq.importing.lines import Long, split_lines
 from batchq.importing.rows import RAW_MAX, Bad, Row, Unreadable
+from batchq.importing.source import DAMAGED
 from batchq.payload import MAX_DEPTH, parse
 
 # Text that orjson may read otherwise than it was meant (a long run of digits, an exponent, an escaped surrogate), and
@@ -51,10 +52,11 @@ class Shapes:
     """Objects are keyword arguments, lists positional ones. One input holds one kind: what its first row is, or what
     was asked for."""
 
-    def __init__(self, wanted: type | None, encoding: str) -> None:
+    def __init__(self, wanted: type | None, encoding: str, written_in: str) -> None:
         self._kind = wanted
         self._since = 0
         self._encoding = encoding
+        self._written_in = written_in
 
     def read(self, line: int, text: bytes, last: int = 0) -> Row | Bad:
         """One row from its text."""
@@ -63,6 +65,8 @@ class Shapes:
         except UnicodeDecodeError as error:
             return Bad(line, f"no valid {self._encoding} at byte {error.start}", (text,), last)
         except (ValueError, TypeError) as error:
+            if self._written_in != self._encoding and DAMAGED in text:
+                return Bad(line, f"no valid {self._written_in}; see --encoding", (text,), last)
             return Bad(line, _placed(str(error), line), (text,), last)
         kind = type(value)
         if kind is self._kind:

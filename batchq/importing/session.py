@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from batchq.cli.endings import DONE, FAILED, say
-from batchq.cli.output import clean
+from batchq.cli.output import clean, utf8
 from batchq.clock import SYSTEM
 from batchq.config import masked
 from batchq.errors import ConfigError
@@ -221,7 +221,7 @@ class Session:
         url = settings.store_url
         # The password may change, and is nobody's business.
         store = os.path.realpath(settings.own_spool) if url.startswith("spool:") else f"{masked(url)} {settings.prefix}"
-        name = f"name:{options.name}" if options.name is not None else os.path.realpath(source.path)
+        name = utf8(f"name:{options.name}" if options.name is not None else os.path.realpath(source.path))
         facts = opened.facts | {
             "v": 1,
             "job": terms.job,
@@ -234,7 +234,7 @@ class Session:
             "new_ids": options.new_ids,
             "handler": "" if self._handler is None else str(inspect.signature(self._handler.function)),
         }
-        ledger = Ledger(options.state_dir or default_folder(settings), name, terms.job or "", store)
+        ledger = Ledger(options.state_dir or default_folder(settings), name, terms.job or "", utf8(store))
         return ledger.begin(
             source.fingerprint(),
             facts,

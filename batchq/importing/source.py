@@ -1,4 +1,4 @@
-"""Where rows come from: a file, a pipe, stdin. Opened once, read once, never counted before."""
+"""Where rows come from: a file, a pipe, stdin. Opened once, never counted before."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from batchq.cli.output import utf8
 from batchq.importing.compression import LOOK, kind_of, unpacked
 from batchq.importing.rows import Refused, Unreadable
 
 #: What one read asks for.
 BLOCK = 256 << 10
-#: The bytes at either end of a file that stand for its content.
-SAMPLE = 64 << 10
 #: What is looked at to find format and dialect.
 HEAD = 64 << 10
 
@@ -46,9 +45,11 @@ class Source:
     read: int = 0
     #: gzip, bzip2, xz, zstd or "".
     compression: str = ""
-    #: The encoding that is in use.
+    #: What the text is written in.
+    written_in: str = "utf-8"
+    #: What `head` and `blocks` are in: the same, or UTF-8 where bytes can't be told apart in that.
     encoding: str = "utf-8"
-    #: The first bytes of the text, in UTF-8 where lines can't be split in the file's own encoding.
+    #: The first bytes of the text.
     head: bytes = b""
     _rest: Iterator[bytes] = field(default_factory=lambda: iter(()))
     #: Why the input ends in its very head.
@@ -61,7 +62,7 @@ class Source:
 
     @property
     def shown(self) -> str:
-        return "stdin" if self.path == "-" else self.path
+        return "stdin" if self.path == "-" else utf8(self.path)
 
     def begin(self, encoding: str | None) -> None:
         """Reads the head, which tells compression and encoding. Raises Refused."""
@@ -88,7 +89,8 @@ class Source:
             inner = kind_of(begun)
             if inner:
                 raise Refused(f"is {self.compression} around {inner}; unpack it once before")
-        self.encoding, text = _encoding_of(begun, encoding)
+        self.written_in, text = _encoding_of(begun, encoding)
+        self.encoding = self.written_in
         self._rest = plain
         if not splits_by_bytes(self.encoding):
             self._rest = _transcoded(_chain(text, plain), self.encoding)
@@ -119,12 +121,14 @@ class Source:
             yield block
 
     def fingerprint(self) -> dict[str, object]:
-        """What stands for a regular file's content: its size and both its ends."""
-        assert self.size is not None
-        fd = self.file.fileno()
-        tail = max(0, self.size - SAMPLE)
-        ends = os.pread(fd, SAMPLE, 0) + os.pread(fd, SAMPLE, tail)
-        return {"size": self.size, "ends": hashlib.sha256(ends).hexdigest()}
+        """What stands for a regular file's content: its size, and a digest of all of it, for a row may have changed
+        anywhere. That takes about a hundredth of the time that the rows will take."""
+        digest = hashlib.sha256()
+        place = 0
+        while block := os.pread(self.file.fileno(), BLOCK, place):
+            digest.update(block)
+            place += len(block)
+        return {"size": self.size, "sha256": digest.hexdigest()}
 
     def change(self) -> str:
         """How a regular file has changed since it was opened; "" where it has not."""
@@ -185,16 +189,19 @@ def check_encoding(name: str) -> str:
     """The codec's own name. Raises Refused for one that is not known, or no text."""
     try:
         known = codecs.lookup(name)
-        "a".encode(name)
+        "a".encode(name, "ignore")
     except (LookupError, ValueError, TypeError):
         raise Refused(f"{name!r:.40} is no encoding; write utf-8, utf-16, cp1252, latin-1 or another name") from None
     return "utf-8" if known.name == "utf-8-sig" else known.name
 
 
 def splits_by_bytes(encoding: str) -> bool:
-    """Line ends and ASCII are single bytes of their own in it."""
+    """Line ends and ASCII are single bytes of their own in it, and those bytes are never part of another character: in
+    Shift JIS and its like a backslash or a bracket may be."""
     probe = 'a\n\r,"[{'
-    return probe.encode(encoding) == probe.encode("ascii")
+    if probe.encode(encoding) != probe.encode("ascii"):
+        return False
+    return min("é表丂許가갂".encode(encoding, "ignore"), default=0x80) >= 0x80
 
 
 def _encoding_of(begun: bytes, asked: str | None) -> tuple[str, bytes]:
@@ -208,13 +215,26 @@ def _encoding_of(begun: bytes, asked: str | None) -> tuple[str, bytes]:
     return asked or "utf-8", begun
 
 
+#: What stands in a transcoded text for a character that is none: a byte that is no UTF-8, so that its row is rejected.
+DAMAGED = b"\xff"
+
+
+def _damaged(error: UnicodeError) -> tuple[str | bytes, int]:
+    """To a decoder a lone surrogate, to the encoder behind it DAMAGED."""
+    assert isinstance(error, UnicodeDecodeError | UnicodeEncodeError)
+    return ("\udcff" if isinstance(error, UnicodeDecodeError) else DAMAGED), error.end
+
+
+codecs.register_error("batchq.damaged", _damaged)
+
+
 def _transcoded(blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    """The same text in UTF-8. Raises Unreadable at the first character that is none."""
-    decoder = codecs.getincrementaldecoder(encoding)()
+    """The same text in UTF-8, but for characters that are none, see DAMAGED."""
     try:
+        decoder = codecs.getincrementaldecoder(encoding)("batchq.damaged")
         for block in blocks:
-            yield decoder.decode(block).encode()
-        yield decoder.decode(b"", final=True).encode()
+            yield decoder.decode(block).encode("utf-8", "batchq.damaged")
+        yield decoder.decode(b"", final=True).encode("utf-8", "batchq.damaged")
     except UnicodeError as error:
         reason = getattr(error, "reason", str(error))
         raise Unreadable(f"is no valid {encoding} from here on ({reason}); give its --encoding") from error

@@ -41,7 +41,7 @@ class Place:
 
     def env(self, **more: str) -> dict[str, str]:
         mine = {"BATCHQ_URL": self.url, "BATCHQ_PREFIX": self.prefix, "BATCHQ_SPOOL": str(self.folder / "fallback")}
-        return environment(**mine, **more)
+        return environment(**(mine | more))
 
     def command(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "batchq", *args]

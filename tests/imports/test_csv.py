@@ -19,8 +19,8 @@ def rows_of(data: bytes, *, limit: int = 1000, block: int = 0, **more: Any) -> l
     """Reads the bytes, in blocks of that size."""
     step = block or len(data) or 1
     blocks = (data[at : at + step] for at in range(0, len(data), step))
-    options: dict[str, Any] = {"dialect": Dialect(), "encoding": "utf-8", "header": True, "names": None}
-    options |= {"types": lambda names: {}, "positional": False}
+    options: dict[str, Any] = {"dialect": Dialect(), "encoding": "utf-8", "written_in": "utf-8", "header": True}
+    options |= {"names": None, "types": lambda names: {}, "positional": False}
     return list(CsvRows(iter(blocks), limit=limit, **options | more))
 
 

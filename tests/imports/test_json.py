@@ -24,7 +24,7 @@ def rows_of(
 ) -> list[Row | Bad]:
     step = block or len(data) or 1
     blocks = iter([data[at : at + step] for at in range(0, len(data), step)])
-    return list((read_array if array else read_ndjson)(blocks, Shapes(kind, "utf-8"), limit))
+    return list((read_array if array else read_ndjson)(blocks, Shapes(kind, "utf-8", "utf-8"), limit))
 
 
 def until_broken(rows: Iterator[Row | Bad]) -> tuple[list[Row | Bad], bool]:
@@ -169,7 +169,7 @@ def test_an_array_that_breaks_ends_the_input(data: bytes, rows: int, block: int)
     """What came before is handed on; the end is no silent one."""
     step = block or len(data)
     blocks = iter([data[at : at + step] for at in range(0, len(data), step)])
-    found, broke = until_broken(read_array(blocks, Shapes(None, "utf-8"), 1000))
+    found, broke = until_broken(read_array(blocks, Shapes(None, "utf-8", "utf-8"), 1000))
     assert broke
     assert sum(isinstance(one, Row) for one in found) == rows
 
@@ -181,7 +181,7 @@ def test_no_bytes_at_all_break_the_reader(data: bytes, block: int, array: bool) 
     def outcome(size: int) -> tuple[list[tuple[type, int]], bool]:
         step = size or len(data) or 1
         blocks = iter([data[at : at + step] for at in range(0, len(data), step)])
-        found, broke = until_broken((read_array if array else read_ndjson)(blocks, Shapes(None, "utf-8"), 40))
+        found, broke = until_broken((read_array if array else read_ndjson)(blocks, Shapes(None, "utf-8", "utf-8"), 40))
         return [(type(one), one.line) for one in found], broke
 
     assert outcome(block) == outcome(0)

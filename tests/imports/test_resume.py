@@ -210,6 +210,24 @@ def test_a_changed_file_is_refused(place: Place) -> None:
     assert place.imported(*args, "--restart")["enqueued"] == 1001
 
 
+def test_a_change_anywhere_in_a_file_is_seen(spool: Place) -> None:
+    """Also in the middle of a large one, whose size and both ends are what they were."""
+    header, rows = "n\n", [f"{n:015d}\n" for n in range(20_000)]
+    path = spool.folder / "large.csv"
+
+    def write(changed: str) -> None:
+        path.write_text(header + "".join(rows[:10_000]) + changed + "".join(rows[10_000:]))
+
+    write("x" * 15 + "\n")
+    args = ("large.csv", "--job", "echo", "--types", "n:int", "--strict")
+    assert spool.imported(*args)["end"] == "strict"
+    write("7" * 15 + "\n")
+    spool.run("import", *args).refused(2, "interrupted", "the file has changed", "--restart")
+    assert spool.imported(*args, "--restart")["end"] == "done"
+    write("8" * 15 + "\n")
+    assert spool.imported(*args)["enqueued"] == 20_001
+
+
 def test_changed_options_are_refused(spool: Place) -> None:
     """They would make other jobs of the same rows, and a lane of their own."""
     interrupted(spool)

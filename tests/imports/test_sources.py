@@ -18,7 +18,7 @@ import zstandard
 from batchq.importing.compression import kind_of, unpacked
 from batchq.importing.rows import Refused, Row, Unreadable
 
-from .conftest import Place, Reader
+from .conftest import Place, Reader, split
 
 LINES = b"".join(b'{"n":%d,"r":"%064x"}\n' % (n, n * 7919) for n in range(2000))
 
@@ -152,10 +152,38 @@ def test_encodings(read: Reader, encoding: str, asked: str | None, kind: str) ->
     assert read.values(f"f.{kind}", written.encode(encoding), encoding=asked) == [row]
 
 
-def test_the_whole_of_a_wrong_utf16_ends_the_input(read: Reader) -> None:
-    """Where lines can't be found without decoding, a wrong character is the end."""
-    with pytest.raises(Unreadable, match="no valid utf-16"):
-        read("f.csv", "a,b\n1,2\n".encode("utf-16") + b"\x00\xd8\x00\x00")
+@pytest.mark.parametrize("encoding", ["shift_jis", "cp932", "gbk", "gb18030", "big5", "johab", "iso2022_jp", "utf-16"])
+def test_brackets_and_backslashes_may_be_halves_of_characters(read: Reader, encoding: str) -> None:
+    """A scan of the bytes would end an array's strings where they do not end."""
+    rows = [{"a": text.encode(encoding, "ignore").decode(encoding)} for text in ("表ソ能", "俓乗侺", "許功蓋", "갂갛")]
+    written = json.dumps(rows, ensure_ascii=False).encode(encoding)
+    assert read.values("f.json", written, encoding=encoding) == rows
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "shift_jis", "cp1252"])
+@pytest.mark.parametrize("kind", ["csv", "ndjson", "json"])
+def test_a_character_that_is_none_costs_its_row(read: Reader, encoding: str, kind: str) -> None:
+    """Whatever the text is written in: the rows before it and behind it go on."""
+    wrong = {"utf-16": b"\x00\xd8", "utf-32": b"\x00\xd8\x00\x00", "shift_jis": b"\x85", "cp1252": b"\x81"}[encoding]
+    lines = {
+        "csv": ["a\n", "1\n", "x<", ">\n", "3\n"],
+        "ndjson": ['{"a":"1"}\n', '{"a":"<', '>"}\n', '{"a":"3"}'],
+        "json": ['[{"a":"1"},{"a":"<', '>"},', '{"a":"3"}]'],
+    }[kind]
+    before, behind = "".join(lines).split("<>")
+    # The byte order mark once.
+    mark = len("".encode(encoding))
+    data = before.encode(encoding) + wrong + behind.encode(encoding)[mark:]
+    good, bad = split(read(f"f.{kind}", data, encoding=encoding))
+    assert [row["a"] for row in good] == ["1", "3"]
+    assert [f"no valid {encoding}" in reason for _, reason in bad] == [True]
+
+
+def test_utf16_that_was_cut_off(read: Reader) -> None:
+    """Half a character is left: of the last row alone."""
+    good, bad = split(read("f.csv", "a,b\n1,2\n3,4\n".encode("utf-16")[:-1]))
+    assert good == [{"a": "1", "b": "2"}]
+    assert bad == [(3, "no valid utf-16 at line 3; see --encoding")]
 
 
 def test_an_encoding_that_nobody_knows_is_refused(read: Reader) -> None:
@@ -190,6 +218,21 @@ def test_every_bad_path_is_named_before_the_first_row(spool: Place) -> None:
     done = spool.run("import", good, "missing.csv", "folder", "loop", "--job", "echo").ended(2)
     assert [line.split()[2] for line in done.err.splitlines()] == ["missing.csv", "folder", "loop"]
     assert spool.store.queues() == []
+
+
+def test_a_name_may_be_any_bytes(spool: Place) -> None:
+    """What is no UTF-8 is shown, kept and told to programs as escapes; so is a spool's path with such bytes."""
+    name = os.fsdecode(b"caf\xe9.csv")
+    (spool.folder / name).write_text("a,b\n1,2\n3\n")
+    done = spool.imported(name, "--job", "echo", "--state-dir", str(spool.folder / os.fsdecode(b"st\xe4te")))
+    assert (done["enqueued"], done["rejected"], done["file"]) == (1, 1, "caf\\udce9.csv")
+    [rejected] = (spool.folder / f"{name}.rejects.ndjson").read_bytes().splitlines()
+    assert json.loads(rejected)["file"] == done["file"]
+    again = spool.imported(name, "--job", "echo", "--state-dir", str(spool.folder / os.fsdecode(b"st\xe4te")))
+    assert (again["enqueued"], again["earlier"]) == (0, 1)
+    other = os.fsdecode(bytes(spool.folder) + b"/sp\xf6ol")
+    assert spool.run("import", name, "--job", "echo", BATCHQ_URL="", BATCHQ_SPOOL=other).code == 1
+    assert json.loads(spool.run("imports", "--json", BATCHQ_URL="", BATCHQ_SPOOL=other).ended(0).out)["rows"] == 2
 
 
 def test_a_bad_header_is_found_before_the_first_file_begins(spool: Place) -> None:
