@@ -668,10 +668,10 @@ def _chunks(jobs: Iterator[NewJob], most: int) -> Iterator[list[NewJob]]:
     """What one step carries, at most so many, again and again. Where `jobs` raises, what came before is handed out
     first."""
     chunk: list[NewJob] = []
-    size = 0
+    size, most = 0, min(most, MAX_JOBS)
     try:
         for job in jobs:
-            if chunk and (len(chunk) >= min(most, MAX_JOBS) or size + len(job.row) > MAX_BYTES):
+            if chunk and (len(chunk) >= most or size + len(job.row) > MAX_BYTES):
                 yield chunk
                 chunk, size = [], 0
             chunk.append(job)

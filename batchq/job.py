@@ -77,6 +77,7 @@ class _Ids:
         self._tail = self._written(int.from_bytes(os.urandom(8), "big"), self._parts[2])
         self._last_ms = 0
         self._count = 0
+        #: All but the last digit of the counter, and the random part.
         self._head = ""
 
     def _written(self, number: int, width: int) -> str:
@@ -91,16 +92,16 @@ class _Ids:
             now = time.time_ns() // 1_000_000
             if now > self._last_ms:
                 self._last_ms, self._count = now, 0
-                self._head = self._written(now, self._parts[0])
             else:
                 # The clock stood or went back: order of creation is kept by the counter, and by the ms it spills into.
                 self._count += 1
                 if self._count >= self._most:
                     self._last_ms, self._count = self._last_ms + 1, 0
-                    self._head = self._written(self._last_ms, self._parts[0])
-            c = self._count
-            d = self._digits
-            return self._head + d[c // 3844] + d[c // 62 % 62] + d[c % 62] + self._tail
+            last = self._count % 62
+            if last == 0:
+                others = self._written(self._count // 62, self._parts[1] - 1)
+                self._head = self._written(self._last_ms, self._parts[0]) + others
+            return self._head + self._digits[last] + self._tail
 
 
 _ids = _Ids()

@@ -542,14 +542,14 @@ class RedisStore(Store):
     def _pack_jobs(self, jobs: Sequence[NewJob], max_pending: int = 0, counted: str = "") -> list[Arg]:
         """The arguments of the script behind the number of the call."""
         argv: list[Arg] = [self._limits.mark_ttl_ms, self._limits.remember_ms, counted, max_pending]
-        for job in jobs:
+        for job_id, row, priority, delay_ms, fire_ms, given, batch in jobs:
             options = b""
-            if job.priority or job.delay_ms > 0 or job.fire_ms is not None or job.given or job.batch:
-                when = b"+%d" % job.delay_ms if job.delay_ms > 0 else b"0"
-                if job.fire_ms is not None:
-                    when = b"@%d" % max(0, job.fire_ms)
-                options = b"%d %b %d %b" % (job.priority, when, job.given, job.batch.encode())
-            argv += (job.id, job.row[1:], options)
+            if priority or delay_ms > 0 or fire_ms is not None or given or batch:
+                when = b"+%d" % delay_ms if delay_ms > 0 else b"0"
+                if fire_ms is not None:
+                    when = b"@%d" % max(0, fire_ms)
+                options = b"%d %b %d %b" % (priority, when, given, batch.encode())
+            argv += (job_id, row[1:], options)
         return argv
 
     def _announcement(self, queue: str) -> tuple[Arg, ...] | None:
