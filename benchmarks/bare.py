@@ -10,8 +10,11 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 
 import orjson
+import rig
+import work
 from rig import PAD, client
 
 #: Jobs a round trip: as many as batchq takes at most.
@@ -41,11 +44,11 @@ for i, id in ipairs(claimed) do minted[i] = redis.call('HINCRBY', attempts, id, 
 return {#done, claimed, minted, redis.call('HMGET', rows, unpack(claimed))}
 """
 
-HANDLERS: dict[str, Callable[..., None]] = {"noop": lambda n, pad: None}
+HANDLERS: dict[str, Callable[..., object]] = {"noop": lambda n, pad: None, "burn": work.burn}
 
 
-def row_of(n: int) -> bytes:
-    return orjson.dumps({"job": "noop", "args": [n, PAD]})
+def row_of(n: int, job: str = "noop") -> bytes:
+    return orjson.dumps({"job": job, "args": [n, PAD]})
 
 
 def _run(row: bytes) -> None:
@@ -53,17 +56,17 @@ def _run(row: bytes) -> None:
     HANDLERS[job["job"]](*job["args"])
 
 
-def fill_redis(url: str, jobs: int) -> None:
+def fill_redis(url: str, jobs: int, job: str = "noop") -> None:
     connection = client(url)
     for start in range(0, jobs, 1000):
         numbers = range(start, min(jobs, start + 1000))
         pipe = connection.pipeline(transaction=False)
-        pipe.hset("bare:rows", mapping={f"{n:026d}": row_of(n) for n in numbers})
+        pipe.hset("bare:rows", mapping={f"{n:026d}": row_of(n, job) for n in numbers})
         pipe.rpush("bare:pending", *[f"{n:026d}" for n in numbers])
         pipe.execute()
 
 
-def drain_redis(url: str) -> Callable[[], int]:
+def drain_redis(url: str, batch: int = BATCH) -> Callable[[], int]:
     """A process' loop: until nothing is pending. Answers how many jobs it finished."""
 
     def loop() -> int:
@@ -74,7 +77,7 @@ def drain_redis(url: str) -> Callable[[], int]:
         finished = 0
         done: int
         while True:
-            done, ids, tokens, rows = turn(keys=keys, args=[BATCH, *outcomes])
+            done, ids, tokens, rows = turn(keys=keys, args=[batch, *outcomes])
             finished += done
             if not ids:
                 return finished
@@ -98,15 +101,15 @@ def _ledger(path: str) -> sqlite3.Connection:
     return db
 
 
-def fill_sqlite(path: str, jobs: int) -> None:
+def fill_sqlite(path: str, jobs: int, job: str = "noop") -> None:
     db = _ledger(path)
     db.execute("BEGIN IMMEDIATE")
-    db.executemany("INSERT INTO job (state, row) VALUES (0, ?)", ((row_of(n),) for n in range(jobs)))
+    db.executemany("INSERT INTO job (state, row) VALUES (0, ?)", ((row_of(n, job),) for n in range(jobs)))
     db.execute("COMMIT")
     db.close()
 
 
-def drain_sqlite(path: str) -> Callable[[], int]:
+def drain_sqlite(path: str, batch: int = BATCH) -> Callable[[], int]:
     """A process' loop: until nothing is pending. Answers how many jobs it finished."""
 
     def loop() -> int:
@@ -118,7 +121,7 @@ def drain_sqlite(path: str) -> Callable[[], int]:
             if outcomes:
                 finished += db.executemany("DELETE FROM job WHERE seq = ? AND attempts = ?", outcomes).rowcount
             found = db.execute(
-                "SELECT seq, attempts + 1, row FROM job WHERE state = 0 ORDER BY seq LIMIT ?", (BATCH,)
+                "SELECT seq, attempts + 1, row FROM job WHERE state = 0 ORDER BY seq LIMIT ?", (batch,)
             ).fetchall()
             outcomes = [(seq, token) for seq, token, _ in found]
             db.executemany(
@@ -132,3 +135,18 @@ def drain_sqlite(path: str) -> Callable[[], int]:
                 _run(row)
 
     return loop
+
+
+def race(store: str, url: str, jobs: int, workers: int, job: str = "noop", batch: int = BATCH) -> float:
+    """Seconds that so many processes take for a filled queue."""
+    if store == "redis":
+        fill_redis(url, jobs, job)
+        seconds, done = rig.race(workers, drain_redis(url, batch))
+    else:
+        path = Path(url.removeprefix("spool:"))
+        path.mkdir()
+        fill_sqlite(str(path / "bare.db"), jobs, job)
+        seconds, done = rig.race(workers, drain_sqlite(str(path / "bare.db"), batch))
+    if done != jobs:
+        raise RuntimeError(f"the bare loop finished {done} jobs of {jobs}")
+    return seconds

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 import bare
 import rig
@@ -20,25 +19,10 @@ def ours(url: str, handler: str, jobs: int, workers: int) -> float:
     return jobs / rig.drained(url, work.app, work.app.call(handler), jobs, workers).seconds
 
 
-def bare_loop(store: str, url: str, jobs: int, workers: int) -> float:
-    """The same of the bare loop."""
-    if store == "redis":
-        bare.fill_redis(url, jobs)
-        seconds, done = rig.race(workers, bare.drain_redis(url))
-    else:
-        path = Path(url.removeprefix("spool:"))
-        path.mkdir()
-        bare.fill_sqlite(str(path / "bare.db"), jobs)
-        seconds, done = rig.race(workers, bare.drain_sqlite(str(path / "bare.db")))
-    if done != jobs:
-        raise RuntimeError(f"the bare loop finished {done} jobs of {jobs}")
-    return jobs / seconds
-
-
 def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) -> None:
     for workers in args.workers:
         runs = [ours(new_url(), "noop", args.jobs, workers) for _ in range(args.repeat)]
-        floor = [bare_loop(store, new_url(), args.jobs, workers) for _ in range(args.repeat)]
+        floor = [args.jobs / bare.race(store, new_url(), args.jobs, workers) for _ in range(args.repeat)]
         case = f"no-op jobs, {workers} worker{'s' * (workers > 1)}"
         rig.row(store, case, rig.rate(runs), f"bare {rig.rate(floor).strip()}", rig.ratio(runs, floor))
     workers = max(args.workers)
