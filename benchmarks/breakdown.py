@@ -64,6 +64,23 @@ def exchanges(batches: int) -> tuple[float, Sequence[Claim]]:
     return 1e6 * least / MOST, first
 
 
+def one_by_one(calls: int, apart: bool) -> float:
+    """Us by the clock of the call that settles one job and claims the next: at once, or after 20 ms of other work."""
+    store = work.app.store
+    store.register("default", "single", 600_000)
+    store.enqueue("default", [NewJob(new_id(), pack_row("noop", [n, rig.PAD])) for n in range(calls)])
+    [claim] = store.claim("default", "single", 1, 0).claims
+    took = []
+    for _ in range(calls - 1):
+        if apart:
+            work.burn(0, "")
+        began = time.perf_counter()
+        [claim] = store.exchange("default", "single", [Completed(claim)], 1, 0).claimed.claims
+        took.append(1e6 * (time.perf_counter() - began))
+    store.complete("default", "single", [Completed(claim)])
+    return rig.middle(took)
+
+
 def redis_parts(url: str, jobs: int) -> dict[str, float]:
     """The server's own count of a drain by one worker."""
     client = rig.client(url)
@@ -96,6 +113,13 @@ def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) ->
     for name, us in parts.items():
         rig.row(store, f"worker: {name}", f"{us:.2f} us")
     rig.row(store, "worker: sum of these", f"{exchanged + sum(parts.values()):.2f} us")
+    hot, cold = one_by_one(args.runs, apart=False), one_by_one(args.runs, apart=True)
+    rig.row(
+        store,
+        "settle one and claim one, by the clock",
+        f"{hot:.0f} us",
+        f"each after 20 ms of other work {cold:.0f} us",
+    )
     work.app.close()
     run = rig.drained(new_url(), work.app, work.noop, args.batches * MOST, 1)
     rig.row(store, "worker: all of it, in a pool", f"{run.workers_us:.2f} us")
