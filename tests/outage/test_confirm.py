@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from batchq.stores import attach_inbox
 from tests.faults.proxy import Proxy
 from tests.outage.test_cluster import queues_apart
 from tests.outage.test_forward import work_off
+from tests.process.rig import let_pass
 from tests.servers import Server
 from tests.topology import Cluster
 from tests.unit.spool.helpers import Q, a_job, wait_for
@@ -360,6 +362,19 @@ while True:
 """
 
 
+@contextmanager
+def two_forwarders(server: Server, spool: Path, confirm: Confirm) -> Iterator[None]:
+    """They are killed at the end."""
+    command = [sys.executable, "-c", FORWARD, server.url, str(spool), confirm, str(GRACE_S)]
+    running = [subprocess.Popen(command) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
 @pytest.mark.parametrize("confirm", ["waitaof", "grace"])
 def test_servers_and_forwarders_that_are_killed_at_random_lose_and_double_nothing(
     valkey: Callable[..., Server], spool: Path, confirm: Confirm
@@ -376,18 +391,14 @@ def test_servers_and_forwarders_that_are_killed_at_random_lose_and_double_nothin
         return written(server)
 
     for _ in range(4):
-        command = [sys.executable, "-c", FORWARD, server.url, str(spool), confirm, str(GRACE_S)]
-        forwarders = [subprocess.Popen(command) for _ in range(2)]
         began, kept = time.monotonic(), written(server)
-        for _ in range(4):
+        with two_forwarders(server, spool, confirm):
+            for _ in range(4):
+                ids += drop_some(spool, *(random_name() for _ in range(5)))
+                let_pass(dice.uniform(0.05, 0.15))
+                began, kept = time.monotonic(), synced()
             ids += drop_some(spool, *(random_name() for _ in range(5)))
-            time.sleep(dice.uniform(0.05, 0.15))
-            began, kept = time.monotonic(), synced()
-        ids += drop_some(spool, *(random_name() for _ in range(5)))
-        time.sleep(dice.uniform(0.02, 0.1))
-        for one in forwarders:
-            one.kill()
-            one.wait()
+            let_pass(dice.uniform(0.02, 0.1))
         server.kill()
         [log] = Path(server.folder).glob("appendonlydir/*.incr.aof")
         if time.monotonic() - began < GRACE_S * 0.8:
