@@ -123,7 +123,7 @@ class Runner:
         spec, queue = ready.spec, ready.claim.queue
         try:
             found = gates_of(spec.limits, spec.name, self.worker, ready.args, ready.kwargs)
-        except Exception as error:  # noqa: BLE001 - a key function's fault is a failed attempt
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a key function's fault is a failed attempt
             error.add_note(f"key: the function of handler {spec.name!r} that names what its limits are for")
             return self.outcome_of(ready, error)
         limit = self._registry.queue_limits.get(queue)
@@ -245,7 +245,7 @@ class Runner:
             return min(error.after_ms, policy.cap_ms)
         try:
             return policy.delay_ms(ready.claim.attempt, error)
-        except Exception as fault:  # noqa: BLE001 - a policy that raises does not lose the job
+        except (Exception, SystemExit) as fault:  # noqa: BLE001 - a policy that raises does not lose the job
             log.event(
                 "error",
                 "backoff_failed",

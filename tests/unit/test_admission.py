@@ -8,7 +8,7 @@ import pytest
 
 from batchq import App
 from batchq.config import Settings
-from batchq.job import Claim, NewJob, new_id, pack_row
+from batchq.job import Claim, NewJob, Retried, new_id, pack_row
 from batchq.memory_store import MemoryStore
 from batchq.worker.admission import admit, portion, read
 from batchq.worker.runner import Prepared, Runner
@@ -63,3 +63,24 @@ def test_whoever_runs_one_after_the_other_asks_when_its_turn_comes() -> None:
     assert first.claim.gated
     assert (first.gates, first.admitted_ns > 0, second.admitted_ns) == ((), True, 0)
     assert [gate.busy for gate in store.gates(Q)] == [1, 1]
+
+
+def leave(*_: object) -> str:
+    raise SystemExit("away")
+
+
+def test_a_key_that_wants_to_leave_is_a_failed_attempt() -> None:
+    """And not the end of each worker that reads the job, one after the other."""
+    app = App("memory:")
+    app.job(name="call", limit=1, key=leave)(print)
+    [ended] = read(Runner(app.registry, Settings()), [Claim(Q, "1", 1, pack_row("call"))]).ended
+    assert isinstance(ended, Retried)
+    assert b"away" in ended.error
+
+
+def test_a_policy_that_wants_to_leave_costs_nothing_but_itself() -> None:
+    app = App("memory:")
+    app.job(name="call", backoff=leave)(lambda: 1 / 0)
+    ended = Runner(app.registry, Settings()).run(Claim(Q, "1", 1, pack_row("call")))
+    assert isinstance(ended, Retried)
+    assert b"ZeroDivisionError" in ended.error
