@@ -102,7 +102,7 @@ class Part:
         elif number == NAMED + 1:
             self.watch.say(f"batchq: {shown}: there are more")
         if self.rejects is not None:
-            self.rejects.add(self.source.shown, bad)
+            self.rejects.add(self.source, bad)
 
     def sending(self, queues: list[str]) -> None:
         if self.store is None:

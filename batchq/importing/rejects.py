@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from batchq.errors import ConfigError
 from batchq.importing.rows import Bad
+from batchq.importing.source import Source
 
 #: What every line of such a file begins with.
 _BEGIN = b'{"file":"'
@@ -47,7 +48,7 @@ class Rejects:
             )
         os.unlink(self.path)
 
-    def add(self, file: str, bad: Bad) -> None:
+    def add(self, source: Source, bad: Bad) -> None:
         """Raises ConfigError where it can't be kept."""
         try:
             if self._fd is None:
@@ -56,7 +57,7 @@ class Rejects:
                 self._fd = os.open(self.path, flags | (0 if self._is_made else os.O_EXCL), 0o600)
                 os.fchmod(self._fd, 0o600)
                 self._is_made = True
-            record = memoryview(bad.record(file))
+            record = memoryview(bad.record(source.shown, source.encoding, source.errors))
             while record:
                 record = record[os.write(self._fd, record) :]
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -43,8 +44,8 @@ class Bad(NamedTuple):
     #: The bytes of its text, where `raw` is only their beginning; 0: all are there.
     size: int = 0
 
-    def record(self, file: str) -> bytes:
-        """One line of a rejects file."""
+    def record(self, file: str, encoding: str, errors: str) -> bytes:
+        """One line of a rejects file. `encoding`, `errors`: how the text is read."""
         text = b"".join(self.raw).rstrip(b"\r\n")
         size = self.size or len(text)
         entry: dict[str, Any] = {"file": file, "line": self.line}
@@ -53,9 +54,10 @@ class Bad(NamedTuple):
         entry["reason"] = self.reason
         kept = text[:RAW_MAX]
         try:
-            entry["raw"] = kept.decode()
+            # The cut may be in the middle of a character.
+            entry["raw"] = codecs.getincrementaldecoder(encoding)(errors).decode(kept, size <= len(kept))
         except UnicodeDecodeError:
-            # Another encoding, a damaged character, or the cut: Latin-1 keeps each byte as one character.
+            # Latin-1 keeps each byte as one character.
             entry["raw"], entry["raw_is"] = kept.decode("latin-1"), "latin-1"
         if size > len(kept):
             entry["raw_bytes"] = size

@@ -64,6 +64,12 @@ class Source:
     def shown(self) -> str:
         return "stdin" if self.path == "-" else utf8(self.path)
 
+    @property
+    def errors(self) -> str:
+        """How `head` and `blocks` are read where they are no text: bytes of the input are kept as they are, what stands
+        for them in a transcoded text is nobody's."""
+        return "strict" if self.encoding == self.written_in else "replace"
+
     def begin(self, encoding: str | None) -> None:
         """Reads the head, which tells compression and encoding. Raises Refused."""
         raw = self._blocks()

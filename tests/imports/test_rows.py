@@ -104,6 +104,38 @@ def test_rejected_rows_can_be_mended_and_imported(spool: Place) -> None:
     assert [job.kwargs for job in spool.jobs()] == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
 
 
+@pytest.mark.parametrize("encoding", ["cp1251", "koi8-r", "utf-16", "shift_jis"])
+def test_a_rejected_row_can_be_read_whatever_it_was_written_in(spool: Place, encoding: str) -> None:
+    """Else nobody could mend it, and the mended rows would be other text."""
+    name = spool.write("rows.csv", "имя,b\nЮля\n".encode(encoding))
+    spool.imported(name, "--job", "echo", "--encoding", encoding)
+    [line] = (spool.folder / f"{name}.rejects.ndjson").read_bytes().splitlines()
+    assert json.loads(line) == {
+        "file": name,
+        "line": 2,
+        "reason": "expected 2 cells (имя, b), found 1",
+        "raw": "Юля",
+    }
+
+
+def test_a_rejected_row_that_is_no_text_keeps_its_bytes(spool: Place) -> None:
+    """Of a text that had to be transcoded these are not at hand. A cut costs no more than the character it is in."""
+    long = "é" * 40_000
+    spool.write("bytes.csv", b"a,b\n1,\xe9\n")
+    spool.write("wide.csv", "a,b\n1,é".encode("utf-16") + b"\x00\xd8")
+    spool.write("long.csv", f"a,b\n{long}\n")
+    found = []
+    for name in ("bytes.csv", "wide.csv", "long.csv"):
+        spool.imported(name, "--job", "echo")
+        [line] = (spool.folder / f"{name}.rejects.ndjson").read_bytes().splitlines()
+        found.append({key: value for key, value in json.loads(line).items() if key.startswith("raw")})
+    assert found == [
+        {"raw": "1,\xe9", "raw_is": "latin-1"},
+        {"raw": "1,é\ufffd"},
+        {"raw": long[: 32 << 10], "raw_bytes": 80_000},
+    ]
+
+
 def test_nobody_s_file_is_overwritten(spool: Place) -> None:
     """A rejects path that holds something else is refused; a link is not followed."""
     name = spool.write("rows.csv", "a\n1\n1,2\n")
