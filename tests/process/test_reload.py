@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,18 +71,20 @@ def test_reload_runs_new_code_and_leaves_running_jobs_alone(rig: Rig) -> None:
     write(rig, "1")
     job = rig.enqueue("gated")
     pid_file = rig.folder / "pool.pid"
-    pool = rig.start("--lease", "900ms", "--pid-file", str(pid_file), n=2)
+    # Not shorter: a busy machine must not outlast half of it.
+    pool = rig.start("--lease", "3s", "--pid-file", str(pid_file), n=2)
     worker = rig.until_started(job)
     first = rig.enqueue("version")
     rig.until(lambda: rig.ledger.entries("S1", first), "old code ran")
     write(rig, "2")
     reload(rig, pool)
     assert int(pid_file.read_text()) == pool.pid
+    # What an idle one that leaves may have claimed is given back.
+    rig.until(lambda: len(pool.workers()) == 3, "the other one of before is gone")
     second = rig.enqueue("version")
     rig.until(lambda: rig.ledger.entries("S2", second), "new code ran")
     # Longer than its lease.
-    ended = time.monotonic() + 1.5
-    rig.until(lambda: time.monotonic() > ended, "time goes by")
+    let_pass(4)
     assert worker in pool.workers()
     assert len(pool.workers()) == 3
     (rig.folder / "gate").touch()
