@@ -296,7 +296,8 @@ def leaves(end):
     if end == "times out":
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     while True:
-        time.sleep(1)
+        # Between two it would hear what its other thread has taken.
+        time.sleep(1000)
 """
 
 
