@@ -7,6 +7,7 @@ It runs no job: that is the worker's part, which reads `registry` and the hooks 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -98,6 +99,8 @@ class App:
         self.is_spoken_for = False
         self._opened_ms = 0
         self._lock = threading.RLock()
+        #: By the thread that forks.
+        self._is_held = False
         self._harness: Harness | None = None
         # Handlers whose results are kept for as long as the setting says.
         self._keep_default: set[str] = set()
@@ -643,6 +646,14 @@ class App:
     # -- forks ----------------------------------------------------------------------------------------------------
 
     def _before_fork(self) -> None:
+        # A store that another thread is opening is waited for. Its modules are half imported, and would stay so in the
+        # child, which would wait for them for ever.
+        self._is_held = self._store is None and self._lock.acquire(timeout=_OPENING_S)
+        if self._is_held and self._store is not None and "batchq.spool.ledger" in sys.modules:
+            from batchq.spool import ledger
+
+            # Its turn in this fork was before there was anything to be held.
+            ledger.before_fork()
         if self._fallback is not None:
             self._fallback.before_fork()
             self._forking = self._fallback
@@ -653,6 +664,9 @@ class App:
         forking, self._forking = self._forking, None
         if forking is not None:
             forking.after_fork()
+        if self._is_held:
+            self._is_held = False
+            self._lock.release()
 
     def _after_fork(self) -> None:
         self._after_fork_in_parent()
@@ -692,6 +706,9 @@ def _check_known(queue: str, jobs: Sequence[NewJob], created: Sequence[bool]) ->
                 "and two jobs may have met under one id"
             )
 
+
+#: How long a fork waits for a store that is being opened.
+_OPENING_S = 5.0
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()
 

@@ -406,8 +406,9 @@ def _abandon(db: sqlite3.Connection) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
 
 
-def _before_fork() -> None:
-    """A connection carried over a fork corrupts databases. Whoever forks, all ledgers of the process close first."""
+def before_fork() -> None:
+    """A connection carried over a fork corrupts databases. Whoever forks, all ledgers of the process close first.
+    It can be called twice for one fork."""
     for ledger in list(_LEDGERS):
         ledger.lock.acquire()
         ledger._wal.lock.acquire()
@@ -424,4 +425,4 @@ def _after_fork() -> None:
         ledger.lock.release()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+os.register_at_fork(before=before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

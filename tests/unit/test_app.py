@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -758,6 +760,46 @@ def test_a_forked_child_drops_what_it_inherited() -> None:
         assert pipe.read() == b"before,after"
     assert os.waitpid(pid, 0)[1] == 0
     assert told == ["before"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_waits_for_a_store_that_another_thread_is_opening(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its modules are half imported by then: the child would wait for that thread for ever, which it has not. Nor is
+    the thread inside a call of the store, which it goes on with at once."""
+    app = App(f"spool:{tmp_path / 's'}")
+    opens, forks, done = threading.Event(), threading.Event(), threading.Event()
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        opens.set()
+        assert forks.wait(30)
+        return open_store(*given, **more)
+
+    def produce() -> None:
+        while not done.is_set():
+            app.enqueue("send")
+
+    monkeypatch.setattr("batchq.stores.open_store", slowly)
+    thread = threading.Thread(target=produce)
+    thread.start()
+    assert opens.wait(30)
+    # The last to be registered is called first.
+    os.register_at_fork(before=forks.set)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        opened = app._store is not None
+        app.enqueue("send")
+        os._exit(0 if opened else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    done.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    # It is nobody's any more.
+    app.close()
+    app.enqueue("send")
+    app.close()
 
 
 def test_import_is_light() -> None:
