@@ -358,9 +358,18 @@ def test_coroutine_hooks_run_in_the_loop_of_the_handlers(rig: Rig) -> None:
     assert len(rig.ledger.ends()) == 6
 
 
+#: A worker looks by itself after as long as on Redis.
+SELDOM = """
+from dataclasses import replace
+from batchq.spool import SpoolStore
+
+SpoolStore.traits = replace(SpoolStore.traits, idle_wait_s=5.0)
+"""
+
+
 def test_hint_that_comes_during_a_look_is_not_lost(rig: Rig) -> None:
     """Jobs that come while the worker settles another begin at once, not at its own next look seconds later."""
-    rig.app(APP)
+    rig.app(APP + SELDOM)
     rig.start("-c", "5", "--sweep", "1m")
     late = []
     for _ in range(60):
@@ -370,4 +379,4 @@ def test_hint_that_comes_during_a_look_is_not_lost(rig: Rig) -> None:
         second = rig.enqueue("sleeps", 0.0)
         rig.until_started(second)
         late.append(time.monotonic() - began)
-    assert max(late) < 0.9, sorted(late)[-5:]
+    assert max(late) < 4, sorted(late)[-5:]

@@ -61,7 +61,7 @@ async def waits():
 async def waits_on():
     import asyncio
     note("S")
-    await asyncio.sleep(0.8)
+    await asyncio.sleep(2.3)
     note("E")
 
 
@@ -69,7 +69,8 @@ async def waits_on():
 async def fine():
     import asyncio
     note("S")
-    await asyncio.sleep(1.0)
+    # Longer than what is left of the other.
+    await asyncio.sleep(2.5)
     note("E")
 
 
