@@ -29,6 +29,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 #: Addresses in which an IPv4 address stands in the last 32 bits.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+#: All IPv6 addresses that are given out to the world. Others may be translated here to what is private.
+_WORLD = ipaddress.ip_network("2000::/3")
 
 
 class Blocked(BatchqError):
@@ -59,9 +61,12 @@ def check_url(url: str) -> str:
 
 
 def host_of(url: str, *args: object, **kwargs: object) -> str:
-    """The host and port that a url leads to, in lower case: as a key of limits."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    """The host and port that a url leads to, in lower case: as a key of limits. One that can't be read has none."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return ""
     return f"{(parts.hostname or '').lower()}:{port}"
 
 
@@ -69,11 +74,13 @@ def is_public(address: Address) -> bool:
     """Whether the whole world can reach it. What carries an IPv4 address inside is judged by that as well."""
     inner: list[Address | None] = []
     if isinstance(address, ipaddress.IPv6Address):
-        inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-        if address in _NAT64:
-            inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
         if address.ipv4_mapped is not None:
             return is_public(address.ipv4_mapped)
+        if address in _NAT64:
+            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        if address not in _WORLD:
+            return False
+        inner = [address.sixtofour, *(address.teredo or ())]
     return address.is_global and not address.is_multicast and all(one is None or is_public(one) for one in inner)
 
 

@@ -186,6 +186,8 @@ def test_name_that_has_one_private_address_is_refused() -> None:
 def test_addresses() -> None:
     """What carries a private IPv4 address inside is private."""
     private = ["10.0.0.1", "169.254.169.254", "100.64.0.1", "224.0.0.1", "fe80::1", "fc00::1", "64:ff9b::a00:1"]
+    # IPv4 addresses inside, that a translator or a tunnel of this network may lead to; and sites of old.
+    private += ["64:ff9b:1::a00:1", "::a00:1", "::ffff:0:a00:1", "fec0::1"]
     private += ["2002:a00:1::1", "::ffff:10.0.0.1", "0.0.0.0", "::", "192.168.1.1", "172.16.0.1"]
     assert [text for text in private if is_public(ipaddress.ip_address(text))] == []
     assert all(
@@ -200,6 +202,17 @@ def test_urls_of_another_kind_are_refused(url: str) -> None:
     """Only http and https, with a host and without a password."""
     with pytest.raises(Blocked, match="url"):
         check_url(url)
+
+
+def test_url_that_can_not_be_read_is_dead_at_once() -> None:
+    """It has no host that a limit could be for; no retry can mend it."""
+    app = App("memory:")
+    deliver = register(app)
+    with app.testing() as jobs:
+        refs = [deliver.enqueue(url, {}) for url in ("http://example.org:99999/", "http://[::1", "no url")]
+        jobs.run_pending()
+        found = [app.get(ref.id) for ref in refs]
+        assert [(job.state, job.reason) for job in found if job is not None] == [(State.DEAD, "buried")] * 3
 
 
 def test_key_of_a_url() -> None:
