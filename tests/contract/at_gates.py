@@ -8,7 +8,7 @@ attempt; and whoever is called stands at the head of the queue, the first of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from batchq.gates import Gate
 from batchq.job import Claim
@@ -18,8 +18,17 @@ from tests.contract.helpers import Q, pages
 from tests.contract.model import Model, ModelJob
 
 PLACE, RATE = Gate("place", limit=1), Gate("rate", rate=1, period_ms=64_000)
+#: Opened by each failure.
+CIRCUIT = Gate("circuit", threshold=1, reset_ms=25_000)
 #: Those of each job; of all others none.
-GATES = {"j4": (PLACE, RATE), "j5": (RATE,), "j6": (RATE,), **dict.fromkeys(("j1", "j2", "j3", "g3"), (PLACE,))}
+GATES = {
+    **dict.fromkeys(("j0", "j1", "j7", "g2"), (CIRCUIT,)),
+    "j2": (PLACE, CIRCUIT),
+    "j4": (PLACE, RATE),
+    "j5": (RATE,),
+    "j6": (RATE,),
+    **dict.fromkeys(("j3", "g3"), (PLACE,)),
+}
 
 
 class AtGates:
@@ -30,7 +39,7 @@ class AtGates:
         self.model = model
         self.turns = 0
         #: Gate -> when jobs have passed it.
-        self.passed: dict[str, list[int]] = {PLACE.name: [], RATE.name: []}
+        self.passed: dict[str, list[int]] = {gate.name: [] for gate in (PLACE, RATE, CIRCUIT)}
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -107,16 +116,28 @@ class AtGates:
 
     def forgives(self, job: ModelJob, cause: str, shut: set[str]) -> bool:
         """Whether a failed attempt counts for nothing: it had passed a circuit that is not closed any more. It waits
-        behind the others then."""
-        names = [gate.name for gate in GATES.get(job.id, ()) if gate.name in shut]
-        if not (job.inside and names and cause in ("failed", "timed_out")) or job.marked:
+        behind the others then. Takes in which circuits it opens."""
+        if not (job.inside and cause in ("failed", "timed_out")) or job.marked:
+            return False
+        names = [gate.name for gate in GATES[job.id] if gate.name in shut]
+        shut |= {gate.name for gate in GATES[job.id] if gate.threshold}
+        if not names:
             return False
         job.turn = 0
         self.park(job, names[0])
         return True
 
-    def learn(self, claimed: Sequence[Claim] = ()) -> None:
-        """Who was called in the last step. `claimed`: by the same step."""
+    def succeeds(self, job: ModelJob, shut: set[str]) -> None:
+        """Takes in which circuits are closed by an attempt that went well: those that are probed."""
+        if job.inside:
+            shut -= {gate.name for gate in GATES[job.id]} & self.probed()
+
+    def probed(self) -> set[str]:
+        return {gate.name for gate in self.store.gates(Q, closed=False) if not gate.until_ms}
+
+    def learn(self, claimed: Sequence[Claim] = (), back: Collection[str] = ()) -> None:
+        """Who was called in the last step. `claimed`: by the same step. `back`: given back by it, perhaps after the
+        call."""
         model = self.model
         if not any(job.waits for job in model.jobs.values()):
             return
@@ -133,7 +154,7 @@ class AtGates:
             job.unsure = job.unsure or job.fire_ms <= now_ms
         for job in [model.jobs[id] for id in came if not model.jobs[id].unsure]:
             ahead = {other for other in order[: order.index(job.id)] if model.jobs[other].priority == job.priority}
-            assert ahead <= set(came), "whoever is called stands at the head"
+            assert ahead <= {*came, *back}, "whoever is called stands at the head"
             assert all(other.id in came or other.turn > job.turn for other in self.line(job.waits)), "not the first"
             job.waits, job.called = "", job.waits
         model.pending = order
@@ -145,14 +166,14 @@ class AtGates:
     def check(self) -> None:
         """Each gate counts those inside, and there are no more than its limit."""
         busy = {gate.name: gate.busy for gate in self.store.gates(Q) if gate.busy}
-        inside = {gate.name: len(self.inside(gate)) for gate in (PLACE, RATE)}
+        inside = {gate.name: len(self.inside(gate)) for gate in (PLACE, RATE, CIRCUIT)}
         assert busy == {name: count for name, count in inside.items() if count}
         assert len(self.inside(PLACE)) <= PLACE.limit
 
     def check_lines(self) -> None:
         """After a sweep: who waits at a gate waits for something, be it for one who was called by it."""
         shut = self.shut()
-        for gate in (PLACE, RATE):
+        for gate in (PLACE, RATE, CIRCUIT):
             if self.line(gate.name) and gate.name not in shut and not self.is_full(gate):
                 jobs = self.model.jobs.values()
                 assert any(job.called == gate.name or self.may_wait(job, gate) for job in jobs), "nobody was called"
