@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from batchq.importing.columns import Cell, cells_of, check_names, convert
@@ -242,16 +243,21 @@ class CsvRows:
         lines behind it: where each of these is a whole row by itself, with the right number of cells, more than one,
         only the first line is passed by. Else all of them are: they may be one field's text."""
         lines = self._feed.held
-        rest = [self._alone(line) for line in lines[1:]]
-        if rest and self._width > 1 and all(cells is not None for cells in rest):
-            yield Bad(begin, why, lines[:1])
-            for place, (line, cells) in enumerate(zip(lines[1:], rest, strict=True), begin + 1):
-                assert cells is not None
-                row = self._row(place, cells, [line])
-                if row is not None:
-                    yield row
-        else:
+        if not self._are_rows(lines):
             yield Bad(begin, why, lines, begin + len(lines) - 1)
+            return
+        yield Bad(begin, why, lines[:1])
+        for place, line in enumerate(islice(lines, 1, None), begin + 1):
+            # Again: of a million short lines there is no room for all their cells.
+            row = self._row(place, self._alone(line) or [], [line])
+            if row is not None:
+                yield row
+
+    def _are_rows(self, lines: Sequence[bytes]) -> bool:
+        """Whether there are lines behind the first, each a whole row by itself."""
+        return (
+            len(lines) > 1 and self._width > 1 and all(self._alone(line) is not None for line in islice(lines, 1, None))
+        )
 
     def _alone(self, line: bytes) -> list[str] | None:
         """The cells of a line that is a whole row by itself, [] for a blank one; None for any other."""
@@ -265,8 +271,7 @@ class CsvRows:
         """A record above the limit: passed by to its end, without keeping it."""
         feed = self._feed
         held, long = feed.held, feed.long
-        stray = long is None and len(held) > 1 and self._width > 1
-        if stray and all(self._alone(line) is not None for line in held[1:]):
+        if long is None and self._are_rows(held):
             yield from self._mend(begin, "a quote is opened and not closed")
             return
         size = sum(map(len, held)) + (long.size if long else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -230,3 +231,27 @@ def test_no_bytes_at_all_break_the_reader(data: bytes, block: int) -> None:
     assert len(set(lines)) == len(lines)
     whole = rows_of(b"p,q\n" + data, limit=40)
     assert [(type(a), a.line) for a in found] == [(type(b), b.line) for b in whole]
+
+
+def test_a_quote_that_swallows_many_lines_costs_little_memory() -> None:
+    """They are rows, each by itself. Their text is held up to the limit, but not the cells of all of them as well."""
+    limit = 40_000
+    data = b'a,b\n1,"\n' + b"x,y\n" * (limit // 2)
+    tracemalloc.start()
+    try:
+        found = CsvRows(
+            (data[at : at + 4096] for at in range(0, len(data), 4096)),
+            dialect=Dialect(),
+            encoding="utf-8",
+            written_in="utf-8",
+            limit=limit,
+            header=True,
+            names=None,
+            types=lambda names: {},
+            positional=False,
+        )
+        assert sum(isinstance(row, Row) for row in found) == limit // 2
+        # A line of four bytes takes some 40 as an object, and twice as much again as a list of cells.
+        assert tracemalloc.get_traced_memory()[1] < 33 * limit
+    finally:
+        tracemalloc.stop()
