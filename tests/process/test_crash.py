@@ -181,6 +181,9 @@ def test_claims_that_cannot_be_moved_keep_back_nobody_elses(redis_rig: Rig) -> N
 
 def _break(client: redis.Redis, key: str) -> str:
     """The set stands under another name, and what stands under its own is none."""
-    client.rename(key, f"{key}:whole")
-    client.set(key, "broken")
+    # In one step: a sweep that finds no set at all takes the worker for one that holds nothing.
+    with client.pipeline() as step:
+        step.rename(key, f"{key}:whole")
+        step.set(key, "broken")
+        step.execute()
     return key
