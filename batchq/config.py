@@ -448,8 +448,13 @@ def default_spool(environ: Mapping[str, str] = os.environ) -> Path:
         return SYSTEM_SPOOL
     state = environ.get("XDG_STATE_HOME") or ""
     # A relative XDG path is to be ignored, says its specification.
-    home = Path(environ.get("HOME") or "~").expanduser()
-    return (Path(state) if state.startswith("/") else home / ".local" / "state") / "batchq" / "spool"
+    if not state.startswith("/"):
+        try:
+            state = str(Path(environ.get("HOME") or "~").expanduser() / ".local" / "state")
+        except RuntimeError:
+            # A user without a home, as in containers: whoever needs the spool is told that it can't be written.
+            return SYSTEM_SPOOL
+    return Path(state) / "batchq" / "spool"
 
 
 # The last @ ends it: a password may hold others. With one slash it is a slip, and a secret all the same.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pwd
 import tempfile
 from datetime import timedelta
 from pathlib import Path
@@ -334,6 +335,20 @@ def test_a_system_spool_of_somebody_else_is_in_nobody_s_way(monkeypatch: pytest.
         finally:
             os.setresuid(0, 0, 0)
     assert str(found) == "/home/x/.local/state/batchq/spool"
+
+
+def test_a_user_needs_no_home(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, say: the spool that is named is used, and the default is the system's."""
+
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(config.os, "access", lambda path, mode: False)
+    assert load(environ={"BATCHQ_SPOOL": "/x"}, cwd=here).spool == "/x"
+    assert load(environ={"XDG_STATE_HOME": "/state"}, cwd=here).spool == "/state/batchq/spool"
+    assert load(environ={}, cwd=here).spool == str(config.SYSTEM_SPOOL)
 
 
 SECRETS = ["hunter2", "p@ss:w/rd", "p%40ss", "sch\u00f6n", "a?b=c", "x&y#z", "***"]
