@@ -146,7 +146,8 @@ def _work(
     store.be_patient(lambda: worker.stopping)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     signal.signal(ORDER_SIGNAL, worker.obey)
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGCONT):
+    signal.signal(signal.SIGCONT, lambda *_: worker.go_on())
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         # Not SIG_IGN: what a handler starts would inherit that, and hear no Ctrl-C of its own.
         signal.signal(number, _pass_by)
     stacks.listen(stacks_fd)

@@ -57,6 +57,9 @@ class WorkerBase:
         """Claims nothing more; what runs may finish. Safe in a signal handler."""
         self._stop = True
 
+    def go_on(self) -> None:
+        """A signal had stopped it."""
+
     @property
     def stopping(self) -> bool:
         return self._stop

@@ -65,6 +65,8 @@ class Worker(WorkerBase):
         #: What it has brought.
         self._came: Claims | None = None
         self._lease_ms = settings.lease_ms
+        #: A signal had stopped it.
+        self._was_stopped = False
         #: A batch is under way: the helper looks after it.
         self._batch = threading.Event()
         self._surprised = False
@@ -99,6 +101,10 @@ class Worker(WorkerBase):
         self._runner.close()
         return DONE
 
+    def go_on(self) -> None:
+        """A signal had stopped it. Safe in a signal handler."""
+        self._was_stopped = True
+
     @property
     def _is_resting(self) -> bool:
         """Nothing more is to be begun."""
@@ -108,6 +114,10 @@ class Worker(WorkerBase):
         connected = self._slot.anew
         try:
             while not self._stop:
+                if self._was_stopped:
+                    # Its master may have reaped it meanwhile: what has come may be another's, and the store is asked.
+                    self._was_stopped = False
+                    self._stop_waiting()
                 if self._slot.anew != connected:
                     connected = self._slot.anew
                     self._stop_waiting()
@@ -184,7 +194,7 @@ class Worker(WorkerBase):
         ready, _, _ = select.select([waiter.fileno(), self._wakeup_fd], [], [], self._store.traits.idle_wait_s)
         if self._wakeup_fd in ready:
             drain(self._wakeup_fd)
-        if waiter.fileno() in ready:
+        if waiter.fileno() in ready and not self._was_stopped:
             waiter.take()
             if self._standing is not None:
                 self._came = self._standing.claims()

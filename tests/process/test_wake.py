@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from batchq.lifecycle import State
 from batchq.system.scoreboard import IDLE, Scoreboard
 from tests.process.rig import Rig
 
@@ -178,3 +179,23 @@ def test_idle_worker_that_is_stopped_keeps_no_job_from_the_others(rig: Rig) -> N
     assert rig.stats().totals["lost"] == 0
     os.kill(other, signal.SIGCONT)
     assert pool.stop() == 0
+
+
+def test_idle_worker_that_goes_on_begins_nothing_that_others_have_done(rig: Rig) -> None:
+    """Its master was late to see that it was stopped, and a job had come to it by then."""
+    rig.app(APP)
+    pool = rig.start("--lease", "60s", "--pid-file", str(rig.folder / "pool.pid"), n=2)
+    board = Scoreboard.at(str(rig.folder / "pool.pid.board"))
+    rig.until(lambda: [board.slot(place).state for place in (0, 1)] == [IDLE, IDLE], "both are idle")
+    frozen = pool.freeze()
+    job = rig.enqueue("tick")
+    claimed = [job.worker for job in rig.store.jobs("default", State.ACTIVE).jobs]
+    stopped = int(claimed[0].rsplit(".", 2)[1]) if claimed else frozen[-1]
+    pool.thaw(pid for pid in frozen if pid != stopped)
+    rig.until_counts(done=1, active=0)
+    os.kill(stopped, signal.SIGCONT)
+    rig.until(lambda: stopped in pool.registered("default"), "it is there again")
+    again = rig.enqueue("tick")
+    rig.until_counts(done=2, active=0)
+    assert [len(rig.ledger.starts(one)) for one in (job, again)] == [1, 1]
+    assert rig.stats().totals["fenced"] == 0
