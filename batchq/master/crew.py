@@ -114,11 +114,12 @@ class Crew:
     # -- the stopped and the dead
 
     def lay_off_stopped(self) -> None:
-        """Idle workers that a signal has stopped are reaped at once: a claim of theirs may stand at the store, and what
-        it brings would wait for the end of the lease. One that goes on takes a new id."""
+        """Idle workers that a signal has stopped are reaped at once: a claim of theirs may stand at the store (of one
+        with places none does), and what it brings would wait for the end of the lease. One that goes on takes a new
+        id."""
         for child in self.in_state(scoreboard.IDLE):
             worker = child.slot.worker
-            if worker != child.laid_off and is_stopped(child.pid):
+            if worker != child.laid_off and not child.slot.entries() and is_stopped(child.pid):
                 child.laid_off = worker
                 log.event("warning", "worker_stopped", worker=worker, pid=child.pid)
                 self.unreaped.append(Unreaped(worker, Death("stopped", "it was idle, and is stopped by a signal"), ()))

@@ -11,7 +11,7 @@ import time
 import psutil
 
 from batchq.lifecycle import State
-from tests.process.rig import Rig, is_running
+from tests.process.rig import Rig, is_running, is_stopped
 
 APP = """
 import asyncio, threading
@@ -235,6 +235,23 @@ def test_worker_that_was_sealed_goes_on_under_a_new_id(rig: Rig) -> None:
     assert pool.lines("sealed")
     assert rig.stats().totals["fenced"] == 1
     assert len(rig.ledger.ends(old)) == 2
+
+
+def test_idle_worker_that_was_stopped_goes_on_as_it_was(rig: Rig) -> None:
+    """No claim of it can stand at the store: what it may just have asked for is its own when it goes on."""
+    rig.app(APP)
+    pool = rig.start("-c", "4", "--threads")
+    before = set(rig.store.leases("default").ends)
+    [worker] = pool.workers()
+    os.kill(worker, signal.SIGSTOP)
+    rig.until(lambda: is_stopped(worker), "it is stopped")
+    pool.send(signal.SIGUSR1)
+    rig.until(lambda: pool.lines("scoreboard"), "the master has looked")
+    os.kill(worker, signal.SIGCONT)
+    job = rig.enqueue("sleeps", 0)
+    rig.until_counts(done=1)
+    assert set(rig.store.leases("default").ends) == before
+    assert len(rig.ledger.starts(job)) == 1
 
 
 def _released(claim: object) -> object:
