@@ -283,7 +283,8 @@ class Ledger:
                 f"spool: {where}: locked for more than {opening.BUSY_S:.0f} s by something that is not behind the gate "
                 f"({error}); end that shell or backup"
             ) from error
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        # Text that is no UTF-8 any more has no code.
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "Could not decode to UTF-8" in str(error):
             self._broken = True
             raise StoreCorrupt(
                 f"spool: {where}: damaged ({error}); stop everything, copy the directory, then check it"

@@ -104,6 +104,8 @@ def salvage(old: str, new: str) -> Salvaged:
 
 def _read(copy: str, ledger: Ledger) -> Salvaged:
     db = sqlite3.connect(copy, isolation_level=None)
+    # A character that is damaged costs that character.
+    db.text_factory = lambda text: text.decode("utf-8", "replace")
     try:
         try:
             db.execute("PRAGMA cell_size_check=1")

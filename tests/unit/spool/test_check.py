@@ -367,6 +367,24 @@ def test_any_damage_ends_in_an_error_or_a_well_spool(tmp_path: Path, seed: int) 
     check_books(tmp_path / "new")
 
 
+def test_text_that_is_none_is_damage(path: Path, tmp_path: Path) -> None:
+    """A bit of an id, say, which SQLite does not check: nobody works on, and salvage loses that character alone."""
+    change(path, "UPDATE job SET id=CAST(x'70ff' AS TEXT) WHERE id='p1'")
+    store = SpoolStore(path)
+    with pytest.raises(StoreCorrupt, match="damaged"):
+        claim_all(store, "w2")
+    with pytest.raises(StoreCorrupt, match="damaged"):
+        store.jobs(Q, State.PENDING, cursor="", limit=10)
+    store.close()
+    assert any(one.level is Level.FAULT and "salvage" in one.text for one in check(str(path)))
+    saved = salvage(str(path), str(tmp_path / "new"))
+    assert (saved.jobs, saved.lost, saved.torn) == (7, [], [])
+    store = SpoolStore(tmp_path / "new")
+    assert sorted(claim.id for claim in claim_all(store, "w2")) == ["p2", "p\ufffd"]
+    store.close()
+    check_books(tmp_path / "new")
+
+
 def test_salvage_takes_the_inbox_along(path: Path, tmp_path: Path) -> None:
     (path / "inbox" / "new" / "a.json").write_text('{"job":"send"}')
     (path / "inbox" / "bad" / "b").write_text("{")
