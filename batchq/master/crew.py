@@ -124,6 +124,14 @@ class Crew:
                 log.event("warning", "worker_stopped", worker=worker, pid=child.pid)
                 self.unreaped.append(Unreaped(worker, Death("stopped", "it was idle, and is stopped by a signal"), ()))
 
+    def goes_on(self, worker: str) -> bool:
+        """It was laid off, and is not stopped any more: what it has now is its own, if it has not been reaped yet."""
+        for child in self:
+            if child.laid_off == worker == child.slot.worker and not is_stopped(child.pid):
+                child.laid_off = ""
+                return True
+        return False
+
     def bury(self, ended: Ended) -> Child | None:
         """Notes how a worker ended, and that its claims are to be moved. None of a process that is none."""
         child = self.children.pop(ended.pid, None)

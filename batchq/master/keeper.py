@@ -334,6 +334,9 @@ class Keeper:
         for dead in list(self._crew.unreaped):
             if dead.try_at > SYSTEM.monotonic():
                 continue
+            if self._crew.goes_on(dead.worker):
+                self._crew.unreaped.remove(dead)
+                continue
             try:
                 self._reap_one(dead)
             except StoreUnavailable:

@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from batchq.system.scoreboard import IDLE, Scoreboard
-from tests.process.rig import Rig
+from tests.process.rig import Rig, opened
+from tests.servers import Server, flavours
 
 APP = """
 @app.job(backoff=fixed(0.1))
@@ -94,6 +96,40 @@ def test_frozen_worker_of_a_living_master_loses_its_job(rig: Rig) -> None:
     rig.until(lambda: worker in pool.registered("default"), "it works under a new id")
     assert rig.stats().totals["completed"] == 1
     assert pool.stop() == 0
+
+
+def test_idle_worker_that_goes_on_before_it_is_reaped_keeps_its_jobs(tmp_path: Path, prefix: str) -> None:
+    """It was stopped for a moment while the store hung: what it has claimed since is its own."""
+    server = Server(flavours()[0])
+    try:
+        with opened(tmp_path, server.flavour, server.url, prefix) as rig:
+            rig.app(APP)
+            pool = rig.start("--lease", "60s", "--pid-file", str(rig.folder / "pool.pid"), n=2)
+            board = Scoreboard.at(str(rig.folder / "pool.pid.board"))
+            rig.until(lambda: [board.slot(place).state for place in (0, 1)] == [IDLE, IDLE], "both are idle")
+            rig.store.pause("default")
+            jobs = rig.enqueue_many("gated", [()] * 2)
+            os.kill(server.pid, signal.SIGSTOP)
+            worker = pool.workers()[0]
+            os.kill(worker, signal.SIGSTOP)
+            rig.until(lambda: pool.lines("worker_stopped"), "the master has seen it")
+            os.kill(worker, signal.SIGCONT)
+            rig.until(lambda: pool.lines("store_unavailable"), "the master has tried to reap it")
+            os.kill(server.pid, signal.SIGCONT)
+            rig.store.resume("default")
+            for job in jobs:
+                rig.until_started(job)
+            rig.until(lambda: pool.lines("store_back"), "the master does what was left")
+            pool.send(signal.SIGUSR1)
+            rig.until(lambda: pool.lines("scoreboard"), "that round is over")
+            os.close(os.open(rig.folder / "gate", os.O_CREAT))
+            stats = rig.until_counts(done=2, active=0)
+            assert [len(rig.ledger.starts(job)) for job in jobs] == [1, 1]
+            assert (stats.totals["released"], stats.totals["fenced"]) == (0, 0)
+            assert pool.stop() == 0
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        server.stop()
 
 
 #: Seals a worker that is gone, gives back the first of its claims, and is killed before the second.
