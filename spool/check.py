@@ -255,11 +255,18 @@ class Checker:
         with ledger.read() as db:
             rows = faults.bad_rows(db)
             found = list(faults.count(db))
+            odd = list(faults.odd(db))
             [[over]] = db.execute(_OVER, (self._clock.now_us() // 1000,))
         if over:
             self._say(Level.NOTE, f"{over} active jobs of workers whose lease is over: the next master reaps them")
         if rows and self._may_mend(f"{len(rows)} jobs whose rows are no jobs (mended: moved to inbox/bad)"):
             self._move_aside(ledger, rows)
+        for table, n in odd:
+            self._say(
+                Level.FAULT,
+                f"{n} rows of the table {table} hold what it can't: `batchq spool dump` shows them, "
+                "`batchq spool sql --write` mends them",
+            )
         for fault, n in found:
             text = fault.text.format(n=n)
             if fault.mend:

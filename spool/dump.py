@@ -57,13 +57,13 @@ def dump(ledger: Ledger) -> Iterator[bytes]:
 def _job(job: dict[str, Any]) -> dict[str, Any]:
     reason, errors, result = (job.pop(name) for name in _NOTE)
     row, state = job.pop("row"), job["state"]
-    out = {"table": "job"} | {name: value for name, value in job.items() if value is not None}
+    out: dict[str, Any] = {"table": "job"} | {name: _text(value) for name, value in job.items() if value is not None}
     out["state"] = STATE_OF[state].value if state in STATE_OF else state
     out["row"] = orjson.Fragment(row) if _is_json(row) else _text(row)
     if job["noted"]:
         lines = [line for line in bytes(errors or b"").split(b"\n") if line]
         out["note"] = {
-            "reason": reason or "",
+            "reason": _text(reason or ""),
             "errors": [orjson.Fragment(line) if _is_json(line) else _text(line) for line in lines],
             "result": orjson.Fragment(result) if result and _is_json(result) else None,
         }

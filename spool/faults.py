@@ -110,6 +110,16 @@ FAULTS: Final = (
     ),
 )
 
+#: What the engine reads where a column is declared so.
+_KINDS = {"INTEGER": "'integer'", "TEXT": "'text'", "BLOB": "'blob','text'"}
+_TABLES = whole("SELECT name FROM sqlite_master WHERE type='table' AND name NOT LIKE 'sqlite%' ORDER BY name")
+#: JSON that is read at each look, by its table.
+_TEXTS = {
+    "gate": whole("SELECT state FROM gate"),
+    "guest": whole("SELECT pass FROM guest"),
+    "batch": whole("SELECT name FROM batch"),
+}
+
 _ROWS = whole("SELECT seq,queue,id,row FROM job WHERE seq>? ORDER BY seq LIMIT 1000")
 _INTEGRITY = {"integrity": "PRAGMA integrity_check(20)", "quick": "PRAGMA quick_check(20)"}
 #: What only an index has wrong: its table is whole.
@@ -158,6 +168,33 @@ def _is_job(row: object) -> bool:
     except orjson.JSONDecodeError:
         return False
     return isinstance(value, dict) and isinstance(value.get("job"), str) and isinstance(value.get("t"), int)
+
+
+def odd(db: sqlite3.Connection) -> Iterator[tuple[str, int]]:
+    """Each table with values of another kind than its columns', or with text that is no JSON where it must be, and how
+    many rows these are. SQLite takes any value anywhere."""
+    for (table,) in db.execute(_TABLES).fetchall():
+        if not table.isidentifier():
+            # Somebody else's.
+            continue
+        wrong = []
+        for _, name, kind, needed, _, key in db.execute(f"PRAGMA table_info({table})"):
+            if kind in _KINDS:
+                nothing = "" if needed or key else ",'null'"
+                wrong.append(f'typeof("{name}") NOT IN ({_KINDS[kind]}{nothing})')
+        [[n]] = db.execute(whole(f"SELECT count(*) FROM {table} WHERE {' OR '.join(wrong) or '0'}"))
+        if not n and table in _TEXTS:
+            n = sum(not _is_json(text) for (text,) in db.execute(_TEXTS[table]))
+        if n:
+            yield table, n
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def damage(db: sqlite3.Connection, *, quick: bool) -> tuple[list[str], bool]:

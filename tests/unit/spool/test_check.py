@@ -190,6 +190,26 @@ def test_unknown_file_is_left_alone(path: Path) -> None:
     assert (path / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("table", "statement"),
+    [
+        ("job", "UPDATE job SET attempts='many' WHERE id='p1'"),
+        ("job", "UPDATE job SET queue=x'6162' WHERE id='elsewhere'"),
+        ("note", "UPDATE note SET reason=x'ff'"),
+        ("tally", "UPDATE tally SET tail=0.5"),
+        ("lease", "UPDATE lease SET until='never'"),
+        ("batch", "UPDATE batch SET name='{'"),
+        ("gate", f"INSERT INTO gate VALUES('{Q}','g','{{')"),
+    ],
+)
+def test_values_that_are_none_of_their_columns_need_a_person(path: Path, table: str, statement: str) -> None:
+    """SQLite takes any value anywhere; those who read it do not. A dump shows it."""
+    change(path, statement)
+    found = [one for one in check(str(path)) if one.level is Level.FAULT]
+    assert any(f"of the table {table} hold what it can't" in one.text for one in found), found
+    assert dumped(path)
+
+
 def test_little_room_needs_a_person(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fs, "free_bytes", lambda path: 1 << 20)
     assert any(one.level is Level.FAULT and "1 MiB free" in one.text for one in check(str(path)))
