@@ -154,6 +154,12 @@ class Ledger:
                 rows = db.total_changes
             except sqlite3.Error as error:
                 self._failed(db, error)
+            except (TypeError, AttributeError) as error:
+                # A number that is text, say. Nobody may die of it: what a worker has run and not settled runs again.
+                raise StoreCorrupt(
+                    f"spool: {self.layout.db}: a value in it is none that can stand there ({type(error).__name__}: "
+                    f"{error}); stop everything, copy the directory, then check it"
+                ) from error
             finally:
                 if db.in_transaction:
                     with suppress(sqlite3.Error):

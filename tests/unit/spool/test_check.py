@@ -210,6 +210,15 @@ def test_values_that_are_none_of_their_columns_need_a_person(path: Path, table: 
     assert dumped(path)
 
 
+def test_value_that_is_none_is_damage_to_whoever_works(path: Path) -> None:
+    """And not the end of a worker, which has run jobs that it could not settle then, over and over."""
+    change(path, "UPDATE job SET attempts='many' WHERE id='p2'")
+    store = SpoolStore(path)
+    with pytest.raises(StoreCorrupt, match="a value in it is none"):
+        claim_all(store, "w2")
+    store.close()
+
+
 def test_little_room_needs_a_person(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fs, "free_bytes", lambda path: 1 << 20)
     assert any(one.level is Level.FAULT and "1 MiB free" in one.text for one in check(str(path)))
