@@ -36,7 +36,8 @@ def test_late_outcome_of_a_frozen_pool_is_refused(rig: Rig) -> None:
     late = rig.until_started(job)
     before = set(rig.store.leases("default").ends)
     frozen = pool.freeze()
-    other = rig.start("--lease", "600ms")
+    # It has time enough to take what its standing claim brings.
+    other = rig.start("--lease", "3s")
     assert rig.until_started(job, times=2) != late
     stats = rig.until_counts(done=1, active=0)
     assert stats.totals["lost"] == 1
