@@ -278,7 +278,7 @@ class Worker(WorkerBase):
         try:
             while True:
                 with self._lock:
-                    if self._is_resting:
+                    if self._is_resting or self._was_stopped:
                         self._give_back()
                     if not self._tail:
                         break

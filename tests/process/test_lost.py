@@ -25,6 +25,13 @@ def gated():
 def short():
     note("S")
     note("E")
+
+
+@app.job
+def brief():
+    note("S")
+    time.sleep(0.002)
+    note("E")
 """
 
 
@@ -96,6 +103,24 @@ def test_frozen_worker_of_a_living_master_loses_its_job(rig: Rig) -> None:
     rig.until(lambda: rig.stats().totals["fenced"] == 1, "the late outcome is refused")
     rig.until(lambda: worker in pool.registered("default"), "it works under a new id")
     assert rig.stats().totals["completed"] == 1
+    assert pool.stop() == 0
+
+
+def test_frozen_worker_begins_nothing_of_its_batch_that_others_have_done(rig: Rig) -> None:
+    """What stands behind the job that it runs is no more its own when it goes on."""
+    rig.app(APP)
+    pool = rig.start("--lease", "600ms", n=2)
+    # So that many are claimed in one call.
+    rig.enqueue_many("brief", [()] * 100)
+    rig.until_counts(done=100, active=0)
+    jobs = rig.enqueue_many("brief", [()] * 100)
+    worker = rig.until_started(jobs[0])
+    os.kill(worker, signal.SIGSTOP)
+    rig.until_counts(done=200, active=0)
+    begun = [entry.job for entry in rig.ledger.starts() if entry.pid == worker]
+    os.kill(worker, signal.SIGCONT)
+    rig.until(lambda: worker in pool.registered("default"), "it works under a new id")
+    assert [entry.job for entry in rig.ledger.starts() if entry.pid == worker] == begun
     assert pool.stop() == 0
 
 
