@@ -59,27 +59,19 @@ def _job(job: dict[str, Any]) -> dict[str, Any]:
     row, state = job.pop("row"), job["state"]
     out: dict[str, Any] = {"table": "job"} | {name: _text(value) for name, value in job.items() if value is not None}
     out["state"] = STATE_OF[state].value if state in STATE_OF else state
-    out["row"] = orjson.Fragment(row) if _is_json(row) else _text(row)
+    out["row"] = orjson.Fragment(row) if faults.is_json(row) else _text(row)
     if job["noted"]:
         lines = [line for line in bytes(errors or b"").split(b"\n") if line]
         out["note"] = {
             "reason": _text(reason or ""),
-            "errors": [orjson.Fragment(line) if _is_json(line) else _text(line) for line in lines],
-            "result": orjson.Fragment(result) if result and _is_json(result) else None,
+            "errors": [orjson.Fragment(line) if faults.is_json(line) else _text(line) for line in lines],
+            "result": orjson.Fragment(result) if result and faults.is_json(result) else None,
         }
     return out
 
 
 def _line(value: dict[str, Any]) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _is_json(value: object) -> bool:
-    try:
-        orjson.loads(value)  # type: ignore[arg-type]
-    except (orjson.JSONDecodeError, TypeError):
-        return False
-    return True
 
 
 def _text(value: object) -> object:

@@ -184,14 +184,15 @@ def odd(db: sqlite3.Connection) -> Iterator[tuple[str, int]]:
                 wrong.append(f'typeof("{name}") NOT IN ({_KINDS[kind]}{nothing})')
         [[n]] = db.execute(whole(f"SELECT count(*) FROM {table} WHERE {' OR '.join(wrong) or '0'}"))
         if not n and table in _TEXTS:
-            n = sum(not _is_json(text) for (text,) in db.execute(_TEXTS[table]))
+            n = sum(not is_json(text) for (text,) in db.execute(_TEXTS[table]))
         if n:
             yield table, n
 
 
-def _is_json(text: str) -> bool:
+def is_json(value: object) -> bool:
+    """Whether a value is text that can be read as JSON."""
     try:
-        orjson.loads(text)
+        orjson.loads(value)  # type: ignore[arg-type]
     except orjson.JSONDecodeError:
         return False
     return True

@@ -114,7 +114,7 @@ class Box:
     def take(self, most: int) -> list[str]:
         """What stands under work/ already, then what is new, moved there (I1). Answers the working names."""
         taken = [name for name in fs.names(self.layout.work) if self.is_ours(name)][:most]
-        for name in self._new():
+        for name in _new(self.layout):
             if len(taken) >= most:
                 break
             if not self.is_ours(name):
@@ -200,11 +200,7 @@ class Box:
 
     def has_any(self) -> bool:
         """Something lies there for us."""
-        return any(self.is_ours(name) for names in (fs.names(self.layout.work), self._new()) for name in names)
-
-    def _new(self) -> list[str]:
-        """What waits under new/: what begins with a dot is nobody's."""
-        return [name for name in fs.names(self.layout.new) if not name.startswith(".")]
+        return any(map(self.is_ours, waiting(self.layout)))
 
     def tidy(self) -> None:
         """Removes what producers that died left under tmp/."""
@@ -217,10 +213,21 @@ class Box:
 
     def census(self) -> Census:
         """What lies there, by the names of the files."""
-        waiting = self._new() + fs.names(self.layout.work)
-        jobs = sum(map(jobs_in, waiting))
+        names = waiting(self.layout)
+        jobs = sum(map(jobs_in, names))
         bad = sum(1 for name in fs.names(self.layout.bad) if not name.endswith(".why"))
-        return Census(len(waiting), jobs, bad, len(fs.names(self.layout.sent)))
+        return Census(len(names), jobs, bad, len(fs.names(self.layout.sent)))
+
+
+def _new(layout: Layout) -> list[str]:
+    """What lies under new/: what begins with a dot is nobody's."""
+    return [name for name in fs.names(layout.new) if not name.startswith(".")]
+
+
+def waiting(layout: Layout) -> list[str]:
+    """The names under new/ and work/."""
+    # In this order: what moves on meanwhile is seen in work/.
+    return _new(layout) + fs.names(layout.work)
 
 
 def census(path: str | os.PathLike[str]) -> Census:

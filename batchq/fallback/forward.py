@@ -22,7 +22,7 @@ from batchq.redis.outage import Outage
 from batchq.redis.store import Parcelled, RedisStore
 from batchq.redis.sync import SYNC_MS, Confirm
 from batchq.spool import fs
-from batchq.spool.inbox import TIDY_S, Box
+from batchq.spool.inbox import TIDY_S, Box, waiting
 from batchq.spool.layout import Layout, prepare
 from batchq.spool.parcel import Entry, Parcel, address_of, addressee, jobs_in
 from batchq.store import Ingested, Limits
@@ -115,9 +115,7 @@ class Forwarder:
     def _names(self) -> list[str]:
         # A spool with a ledger is a store: what anybody dropped there is its own.
         self._has_ledger = fs.size_of(self._layout.db) > 0
-        # new/ first: what moves on meanwhile is seen in work/.
-        found = [name for name in fs.names(self._layout.new) if not name.startswith(".")]
-        found += fs.names(self._layout.work)
+        found = waiting(self._layout)
         ours = [name for name in found if self._is_ours(name)]
         if len(found) > len(ours) and not self._said_foreign and not self._has_ledger:
             self._said_foreign = True
