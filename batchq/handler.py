@@ -10,13 +10,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-import orjson
-
 from batchq import tracing
 from batchq.arity import Arity
 from batchq.clock import MAX_FIRE_MS
 from batchq.errors import ConfigError
 from batchq.job import NewJob, check_id, new_id
+from batchq.jsons import orjson
 from batchq.payload import pack
 from batchq.refs import Enqueued, JobRef
 from batchq.registry import Duration, HandlerSpec, JobOptions, WhenFull, check_duration, check_keep, check_when_full

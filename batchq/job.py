@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import orjson
-
 from batchq.errors import ConfigError
+from batchq.jsons import orjson
 from batchq.lifecycle import State, Word
 
 #: Queue names: they stand in Redis keys and on the command line.

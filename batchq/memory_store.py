@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
-import orjson
-
 from batchq import gates
 from batchq.clock import MAX_FIRE_MS, SYSTEM, Clock, due_ms, fire_ms
 from batchq.errors import ConfigError, InternalError, QueueFull, StoreCorrupt
@@ -43,6 +41,7 @@ from batchq.job import (
     Snoozed,
     stamp_row,
 )
+from batchq.jsons import orjson
 from batchq.lifecycle import COUNTED, TOTALS, State, Word
 from batchq.store import MAX_BYTES, MAX_JOBS, PROMOTE_LIMIT, Limits, Store, StoreInfo, Traits
 from batchq.tally import BatchStats, NewBatch, Tally, full, over, stats_of

@@ -12,7 +12,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-import orjson
+from batchq.jsons import orjson
 
 #: Levels of nesting that arguments may have: what orjson writes.
 MAX_DEPTH = 250

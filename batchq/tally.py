@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import orjson
+from batchq.jsons import orjson
 
 #: The end of a batch that has not ended: the last of all ends.
 UNENDED: Final = 2**53 - 1

@@ -77,11 +77,11 @@ def _is_named_by_environment(api: Any) -> bool:
 
 
 def _begin(ready: Prepared) -> Span:
-    import orjson
     from opentelemetry import context, trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     from batchq import __version__
+    from batchq.jsons import orjson
 
     claim = ready.claim
     parent = orjson.loads(claim.row).get("trace")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from batchq.errors import ConfigError
+from batchq.jsons import orjson
 from batchq.lifecycle import Word
 from batchq.spool.ledger import Book, Ledger
 from batchq.spool.schema import sql

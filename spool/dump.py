@@ -14,9 +14,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-import orjson
-
 from batchq.errors import ConfigError, StoreError
+from batchq.jsons import orjson
 from batchq.lifecycle import State
 from batchq.spool import faults
 from batchq.spool.ledger import Flush, Ledger

@@ -10,8 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import orjson
-
+from batchq.jsons import orjson
 from batchq.lifecycle import State
 from batchq.spool.schema import COUNTS, STATE, whole
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import orjson
-
 from batchq import gates
 from batchq.gates import Admission, GateState
+from batchq.jsons import orjson
 from batchq.lifecycle import Word
 from batchq.spool.hall import Hall
 from batchq.spool.ledger import Book, Ledger

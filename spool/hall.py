@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import orjson
-
 from batchq import gates
+from batchq.jsons import orjson
 from batchq.spool.ledger import Book
 from batchq.spool.schema import sql
 

@@ -7,11 +7,10 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import orjson
-
 from batchq.clock import SYSTEM
 from batchq.errors import ConfigError, SpoolError, StoreFull
 from batchq.job import Job
+from batchq.jsons import orjson
 from batchq.spool import fs
 from batchq.spool.layout import Layout
 from batchq.spool.ledger import Flush, Ledger

@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
-import orjson
-
 from batchq.clock import MAX_FIRE_MS, Clock, fire_ms
 from batchq.digest import sha256
 from batchq.errors import ConfigError
 from batchq.job import Mark, NewJob, check_id, check_priority, check_queue
+from batchq.jsons import orjson
 from batchq.payload import parse
 
 #: What one file may hold.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, NoReturn
 
-import orjson
-
 from batchq.errors import ConfigError, StoreCorrupt
 from batchq.job import Job, Page, QueueStats
+from batchq.jsons import orjson
 from batchq.lifecycle import TOTALS, State
 from batchq.spool.ledger import TALLY_OF, Ledger
 from batchq.spool.schema import COUNTS, STATE_OF, TALLY, sql

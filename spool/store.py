@@ -9,8 +9,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_args
 
-import orjson
-
 from batchq import log
 from batchq.clock import SYSTEM, Clock
 from batchq.errors import ConfigError, StoreFull
@@ -36,6 +34,7 @@ from batchq.job import (
     Snoozed,
     check_queue,
 )
+from batchq.jsons import orjson
 from batchq.lifecycle import State, Word
 from batchq.spool import batches, claim, enqueue, gates, inbox, lease, leave, manage, reads, settle, wake
 from batchq.spool.ledger import Durability, Flush, Ledger, Tx

@@ -142,7 +142,7 @@ _ELSEWHERE = ("errors", "error")
 
 
 def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    import orjson
+    from batchq.jsons import orjson
 
     for name, value in facts.items():
         if name in _ELSEWHERE:

@@ -92,7 +92,7 @@ def write(text: str) -> None:
 
 def json_line(value: Any, *, indent: bool = True) -> None:
     """One JSON value on a line of its own; indented on a terminal unless it is one of many."""
-    import orjson
+    from batchq.jsons import orjson
 
     if sys.stdout is None:
         raise OutputFailed("stdout is closed: the answer has nowhere to go")

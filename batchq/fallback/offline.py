@@ -13,12 +13,11 @@ import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-import orjson
-
 from batchq import log
 from batchq.clock import SYSTEM, monotonic
 from batchq.errors import SpoolError
 from batchq.fallback.emptying import empty
+from batchq.jsons import orjson
 from batchq.redis.store import RedisStore
 from batchq.registry import Registry
 from batchq.spool import SpoolStore, fs

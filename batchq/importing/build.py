@@ -8,14 +8,13 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-import orjson
-
 from batchq.arity import Arity
 from batchq.clock import MAX_FIRE_MS
 from batchq.errors import ConfigError
 from batchq.handler import fire_ms_of
 from batchq.importing.rows import shorten
 from batchq.job import NewJob, check_id, check_priority, check_queue, new_id
+from batchq.jsons import orjson
 from batchq.kinds import MAX_COUNT
 from batchq.payload import MAX_DEPTH
 from batchq.registry import check_name

@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import orjson
-
 from batchq.importing.columns import read_types
 from batchq.importing.csv_rows import CsvRows, Dialect, sniff
 from batchq.importing.json_rows import Shapes, read_array, read_ndjson
 from batchq.importing.rows import TEXT_FACTOR, Bad, Refused, Row
 from batchq.importing.source import Source, check_encoding
+from batchq.jsons import orjson
 
 FORMATS = ("csv", "tsv", "ndjson", "json")
 

@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import orjson
-
 from batchq.importing.lines import Long, split_lines
 from batchq.importing.rows import RAW_MAX, Bad, Row, Unreadable
 from batchq.importing.source import DAMAGED
+from batchq.jsons import orjson
 from batchq.payload import MAX_DEPTH, parse
 
 # Text that orjson may read otherwise than it was meant (a long run of digits, an exponent, an escaped surrogate), and

@@ -14,12 +14,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import orjson
-
 from batchq.clock import SYSTEM
 from batchq.config import Settings
 from batchq.errors import ConfigError
 from batchq.job import random_name
+from batchq.jsons import orjson
 
 #: The state of an import that nobody has touched for so long goes.
 FORGET_S = 60 * 86_400

@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import orjson
-
 from batchq.importing.lane import State
+from batchq.jsons import orjson
 
 
 class Import(NamedTuple):

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import orjson
+from batchq.jsons import orjson
 
 #: What is kept of the text of a rejected row.
 RAW_MAX = 64 << 10

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -23,6 +22,7 @@ from batchq.clock import SYSTEM
 from batchq.errors import BatchqError, ConfigError, QueueFull, StoreUnavailable
 from batchq.ingress.sources import Source, retry_after
 from batchq.job import ID, check_queue
+from batchq.jsons import orjson
 from batchq.registry import check_name
 from batchq.signatures import STYLES, BadSignature
 

@@ -20,11 +20,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import orjson
-
 from batchq import log
 from batchq.clock import SYSTEM
 from batchq.errors import BatchqError
+from batchq.jsons import orjson
 from batchq.master.loop_server import MOST_BYTES, Client, LoopServer
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]

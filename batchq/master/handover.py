@@ -20,13 +20,12 @@ from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Any, NamedTuple, NoReturn, Self
 
-import orjson
-
 from batchq import config, log
 from batchq.clock import SYSTEM
 from batchq.config import Settings
 from batchq.digest import sha256
 from batchq.errors import ConfigError
+from batchq.jsons import orjson
 from batchq.master.children import Child, Unreaped, signal_one
 from batchq.master.signals import block
 from batchq.master.sweeps import Death

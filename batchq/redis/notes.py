@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import orjson
-
 from batchq.errors import Retry
+from batchq.jsons import orjson
 
 _HEAD = "Traceback (most recent call last):\n"
 _FRAME = "  File "

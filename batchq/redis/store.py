@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, TypeVar
 
-import orjson
-
 from batchq.errors import (
     ConfigError,
     InternalError,
@@ -47,6 +45,7 @@ from batchq.job import (
     Snoozed,
     random_name,
 )
+from batchq.jsons import orjson
 from batchq.lifecycle import TOTALS, State, Word
 from batchq.redis.ahead import SentAhead
 from batchq.redis.connect import Links

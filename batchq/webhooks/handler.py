@@ -19,7 +19,6 @@ from typing import Any, TypedDict
 
 import httpcore
 import httpx
-import orjson
 
 from batchq import __version__
 from batchq.app import App
@@ -29,6 +28,7 @@ from batchq.context import current_job
 from batchq.errors import BatchqError, Dead, Retry
 from batchq.flow import Breaker
 from batchq.handler import AsyncHandler
+from batchq.jsons import orjson
 from batchq.registry import Duration, check_duration
 from batchq.signatures import sign_standard, standard_key
 from batchq.webhooks.client import Clients, GuardedTransport

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
 from batchq import context, log, payload, tracing
 from batchq.backoff import DEFAULT, Called, Curve
 from batchq.clock import SYSTEM, Clock
@@ -19,6 +17,7 @@ from batchq.errors import Dead, JobCancelled, JobTimeout, Retry, Snooze, Unknown
 from batchq.flow import gates_of
 from batchq.gates import Gate
 from batchq.job import SNOOZE_MIN_MS, Buried, Claim, Completed, Outcome, Released, Retried, Snoozed, pack_error
+from batchq.jsons import orjson
 from batchq.registry import HandlerSpec, Registry
 from batchq.worker.grouped import Group
 from batchq.worker.traces import trace_of

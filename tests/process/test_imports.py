@@ -1,9 +1,11 @@
-"""What a pool keeps in memory: each module that a master imports stands in it and in all its workers."""
+"""Imports. Each module that a master imports stands in its memory and in that of all its workers."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
 
 #: Megabytes for what a pool of plain functions never does; all of them were imported once.
 UNWANTED = (
@@ -45,3 +47,23 @@ print(before, "asyncio" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("looked_up", ["dataclasses", "datetime", "enum", "json", "uuid"])
+def test_an_interrupt_among_the_imports_is_an_interrupt(looked_up: str) -> None:
+    """At the moment in which a module is looked for that C code asks for: it would take the answer for granted."""
+    code = f"""import importlib.abc, os, signal, sys
+class Interrupts(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == {looked_up!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+for name in [name for name in sys.modules if name.split(".")[0] == {looked_up!r}]:
+    del sys.modules[name]
+try:
+    import batchq.job
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
