@@ -16,6 +16,8 @@
 --      14 visits       ZSET    gate -> when it is looked after, ms
 --      15 attempts     HASH    id -> claims so far: the token
 --      16 timer        LIST    hints
+--      17 traces       HASH    ref -> a traceback that jobs share
+--      18 traced       ZSET    ref -> when it was last referred to, ms
 -- ARGV  1 limit        how many at most
 --       2 remember     ms that a given id is known after the job's end
 --       3 batch_keep   ms that a batch is known after its end
@@ -29,6 +31,7 @@
 --! include promote
 --! include pass
 --! include gate
+--! include trace
 local delayed, pending, prioritized, priority, given, meta, wake, batches, batch_ends = unpack(KEYS, 1, 9)
 
 local us = clock()
@@ -38,6 +41,7 @@ if #over > 0 then
   redis.call('ZREM', batch_ends, unpack(over))
   redis.call('HDEL', batches, unpack(over))
 end
+drop_traces(KEYS[17], KEYS[18], KEYS[15], us)
 look_after({
   delayed = delayed, pending = pending, prioritized = prioritized, priority = priority, meta = meta, wake = wake,
   gates = KEYS[10], passes = KEYS[11], waiters = KEYS[12], passed = KEYS[13], visits = KEYS[14], attempts = KEYS[15],

@@ -16,8 +16,10 @@
 --      14 batched      HASH    id -> the batch it is in, where it is in one
 --      15 batches      HASH    id -> counts, name and callbacks of a batch
 --      16 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
+--      17 traces       HASH    ref -> a traceback that jobs share
+--      18 traced       ZSET    ref -> when it was last referred to, ms
 -- ARGV  1 again        1 when this call is sent a second time
---       2.. id, token, delay ms, max_attempts, cause (failed | crashed | timed_out), max_crashes, error
+--       2.. id, token, delay ms, max_attempts, cause (failed | crashed | timed_out), max_crashes, error (see trace)
 --
 -- Returns a word a job: ok | dead | cancelled | stale | settled
 --! include clock
@@ -25,6 +27,7 @@
 --! include count
 --! include hint
 --! include note
+--! include trace
 --! include fence
 --! include ready
 --! include delay
@@ -35,7 +38,7 @@
 local k = {
   active = KEYS[1], attempts = KEYS[2], rows = KEYS[3], notes = KEYS[4], priority = KEYS[5], given = KEYS[6],
   delayed = KEYS[7], dead = KEYS[8], meta = KEYS[9], timer = KEYS[10], pending = KEYS[11],
-  wake = KEYS[13], batched = KEYS[14], batches = KEYS[15], batch_ends = KEYS[16],
+  wake = KEYS[13], batched = KEYS[14], batches = KEYS[15], batch_ends = KEYS[16], traces = KEYS[17], traced = KEYS[18],
 }
 local prioritized = KEYS[12]
 
@@ -48,7 +51,6 @@ for i, n in ipairs(places) do
   local at, note = n * 7 - 5, notes[i]
   local id, token, ms, most = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local cause, max_crashes = ARGV[at + 4], tonumber(ARGV[at + 5])
-  add_error(note, ARGV[at + 6])
   if cause ~= 'failed' then totals[cause] = totals[cause] + 1 end
   if cause == 'crashed' then note.crashes = note.crashes + 1 end
   local reason = false
@@ -57,6 +59,7 @@ for i, n in ipairs(places) do
   elseif cause == 'crashed' and note.crashes >= max_crashes then
     reason = 'poison'
   end
+  add_error(note, entry_of(k, ARGV[at + 6], reason or ms > KEEP_TRACES_MS / 2, us))
   if reason then
     words[n] = 'dead'
     to_dead(k, id, note, reason, us)

@@ -1,13 +1,16 @@
 """What attempts left behind, as the Redis store keeps it: a string a job, see lua/include/note.lua.
 
 A job that waits for its second attempt stands in memory with its error, so that is written short: an array instead of
-an object with names, and of a traceback what the error does not say already.
+an object with names, and of a traceback what the error does not say already. A traceback may stand beside the notes,
+once for all jobs that failed the same way (lua/include/trace.lua): in the array is a reference.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from batchq.digest import blake2b
 from batchq.errors import Retry
 from batchq.jsons import orjson
 
@@ -15,6 +18,13 @@ _HEAD = "Traceback (most recent call last):\n"
 _FRAME = "  File "
 #: An error that says nothing of its own: the text is left off.
 _USUAL = ("Retry", str(Retry()))
+#: How many fields a short one has at most; the last is the traceback.
+_FIELDS = 8
+#: Shorter tracebacks are not worth a reference.
+_WORTH = 40
+#: How an entry ends that refers to its traceback.
+_REF_END = b'"]]'
+_NO_TRACES: dict[bytes, bytes | None] = {}
 #: What every entry says.
 _ALWAYS = {"kind", "error", "attempt", "at_ms"}
 
@@ -52,11 +62,26 @@ def read_note(note: bytes) -> Note:
 
 def shorten(entry: bytes) -> bytes:
     """An error entry (see job.pack_error; b"" for none) as a note holds it: still a line of JSON."""
-    if not entry:
-        return entry
+    short = _short(entry) if entry else None
+    return entry if short is None else orjson.dumps(short)
+
+
+def part(entry: bytes) -> bytes:
+    """The same for a script that may keep the traceback beside others: `<front>\n<ref> <traceback>`, where it has one
+    that is longer than what would stand for it."""
+    short = _short(entry) if entry else None
+    if short is None or len(short) < _FIELDS or len(short[-1]) < _WORTH:
+        return shorten(entry)
+    trace = orjson.dumps(short.pop())
+    front = orjson.dumps(short)[:-1]
+    return b"%b,\n%b %b" % (front, blake2b(trace, digest_size=6).hexdigest().encode(), trace)
+
+
+def _short(entry: bytes) -> list[Any] | None:
+    """None: it stays as it is."""
     error: dict[str, Any] = orjson.loads(entry)
     if not error.keys() >= _ALWAYS:
-        return entry
+        return None
     at_ms, trace = error["at_ms"], error.get("trace", "")
     started_ms = error.get("started_ms")
     kind, text = error["kind"], error["error"]
@@ -73,15 +98,24 @@ def shorten(entry: bytes) -> bytes:
     ]
     while short[-1] in (None, ""):
         short.pop()
-    return orjson.dumps(short)
+    return short
 
 
-def read_error(line: bytes) -> dict[str, Any]:
-    """The entry again. What came from a spool, or from an older batchq, stands there as it was."""
+def refs_in(notes: Iterable[Note]) -> set[bytes]:
+    """The tracebacks that their errors refer to."""
+    return {line[line.rindex(b"[") + 2 : -3] for note in notes for line in note.errors if line.endswith(_REF_END)}
+
+
+def read_error(line: bytes, traces: Mapping[bytes, bytes | None] = _NO_TRACES) -> dict[str, Any]:
+    """The entry again. `traces`: what is known of what it may refer to; a traceback that nobody has any more is left
+    off. What came from a spool, or from an older batchq, stands there as it was."""
     found = orjson.loads(line)
     if not isinstance(found, list):
         return dict(found)
-    kind, text, attempt, at_ms, ran_ms, delay_ms, worker, trace = found + [None] * (8 - len(found))
+    kind, text, attempt, at_ms, ran_ms, delay_ms, worker, trace = found + [None] * (_FIELDS - len(found))
+    if isinstance(trace, list):
+        kept = traces.get(trace[0].encode())
+        trace = None if kept is None else orjson.loads(kept)
     if text is None:
         text = _USUAL[1]
     error: dict[str, Any] = {"kind": kind, "error": text, "attempt": attempt, "at_ms": at_ms}

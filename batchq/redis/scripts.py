@@ -29,6 +29,7 @@ QUEUE_KEYS = frozenset(
     {"pending", "prioritized", "delayed", "rows", "attempts", "notes", "priority", "active", "leases", "dead"}
     | {"completed", "results", "mark", "given", "wake", "timer", "meta"}
     | {"batched", "batches", "batch_ends", "gates", "passes", "waiters", "passed", "visits"}
+    | {"traces", "traced"}
 )
 
 

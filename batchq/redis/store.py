@@ -51,7 +51,7 @@ from batchq.redis.ahead import SentAhead
 from batchq.redis.connect import Links
 from batchq.redis.dial import dialer_for
 from batchq.redis.link import FOR_EVER, Link
-from batchq.redis.notes import read_error, read_note, shorten
+from batchq.redis.notes import part, read_error, read_note, refs_in, shorten
 from batchq.redis.outage import Outage
 from batchq.redis.replies import Unreached, raise_for
 from batchq.redis.scripts import QUEUE_KEYS, Arg, Keys, Script, call, load, shipped
@@ -101,7 +101,7 @@ def _retry(out: Retried) -> list[Arg]:
         out.max_attempts,
         out.cause,
         out.max_crashes,
-        shorten(out.error),
+        part(out.error),
     ]
 
 
@@ -815,6 +815,8 @@ class RedisStore(Store):
         commands += [("ZMSCORE", self._of(queue, name), *ids) for name in ("delayed", "dead", "completed")]
         commands += [("SMISMEMBER", self._of(queue, "active", worker), *ids) for worker in workers]
         rows, attempts, notes, priority, results, batched, delayed, dead, completed, *active = self._run(*commands)
+        told = [read_note(note or b"") for note in notes]
+        traces = self._traces(queue, refs_in(told))
         jobs = []
         for i, job_id in enumerate(ids):
             if rows[i] is not None:
@@ -824,7 +826,7 @@ class RedisStore(Store):
                 row = _LOST_ROW
             else:
                 continue
-            forgiven, crashes, lost, cancel, since, reason, errors = read_note(notes[i] or b"")
+            forgiven, crashes, lost, cancel, since, reason, errors = told[i]
             worker = next((w for w, held in zip(workers, active, strict=True) if held[i]), "")
             found, since_ms = State.PENDING, _ready_ms(row, since)
             if delayed[i] is not None:
@@ -853,7 +855,7 @@ class RedisStore(Store):
                     crashes=crashes,
                     lost=lost,
                     reason=reason if row is not _LOST_ROW else "row lost",
-                    errors=tuple(map(read_error, errors)),
+                    errors=tuple(read_error(line, traces) for line in errors),
                     worker=worker,
                     cancel=bool(cancel),
                     result=orjson.loads(results[i]) if results[i] else None,
@@ -864,6 +866,14 @@ class RedisStore(Store):
                 )
             )
         return jobs
+
+    def _traces(self, queue: str, refs: Iterable[bytes]) -> dict[bytes, bytes | None]:
+        """The tracebacks that errors refer to."""
+        wanted = sorted(refs)
+        if not wanted:
+            return {}
+        [found] = self._run(("HMGET", self._of(queue, "traces"), *wanted))
+        return dict(zip(wanted, found, strict=True))
 
     def jobs(self, queue: str, state: State, *, cursor: str = "", limit: int = 100) -> Page:
         match state:

@@ -30,7 +30,7 @@ NO_MOVES = {
     *("before_fork", "after_fork", "close"),
 }
 #: The contract files that are of no single verb.
-OTHER_FILES = {"exchange", "reads", "waiters", "totals", "limits", "wiring", "state_machine", "gate_walks"}
+OTHER_FILES = {"exchange", "reads", "waiters", "totals", "limits", "wiring", "state_machine", "gate_walks", "traces"}
 #: Runs once, not once a store.
 ONCE = ("test_wiring.py",)
 

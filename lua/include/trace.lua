@@ -1,0 +1,36 @@
+-- Jobs that failed the same way have one traceback, often longer than all else that is kept of them: it stands once.
+-- An entry that may share it comes as '<front>\n<ref> <traceback>', both JSON that Lua never reads. Whole it is
+-- '<front><traceback>]', shared '<front>["<ref>"]]'. One that stays, of a dead job or for long, is kept whole.
+local MOST_TRACES, KEEP_TRACES_MS = 1000, 7776000000 -- 90 days
+
+local shared = {}
+local function shares(k, ref, trace, us)
+  if shared[ref] == nil then
+    local stands = redis.call('HEXISTS', k.traces, ref) == 1
+    shared[ref] = stands or redis.call('ZCARD', k.traced) < MOST_TRACES
+    if not stands and shared[ref] then redis.call('HSET', k.traces, ref, trace) end
+    if shared[ref] then redis.call('ZADD', k.traced, whole(due_ms(us)), ref) end
+  end
+  return shared[ref]
+end
+
+local function entry_of(k, text, stays, us)
+  local front, ref, trace = string.match(text, '^([^\n]*)\n(%S+) (.*)$')
+  if not front then return text end
+  if stays or not shares(k, ref, trace, us) then return front .. trace .. ']' end
+  return front .. '["' .. ref .. '"]]'
+end
+
+-- What nothing refers to any more: errors are of jobs that were claimed, and wait for at most half as long.
+local function drop_traces(traces, traced, attempts, us)
+  if redis.call('EXISTS', traced) == 0 then return end
+  if redis.call('EXISTS', attempts) == 0 then
+    redis.call('DEL', traces, traced)
+    return
+  end
+  local old = redis.call('ZRANGEBYSCORE', traced, '-inf', whole(due_ms(us) - KEEP_TRACES_MS), 'LIMIT', 0, 100)
+  if #old > 0 then
+    redis.call('HDEL', traces, unpack(old))
+    redis.call('ZREM', traced, unpack(old))
+  end
+end
