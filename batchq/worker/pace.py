@@ -11,6 +11,10 @@ BATCH_MS = 50.0
 MOST = 128
 #: A handler whose recent runs stayed under this is short.
 SHORT_MS = 10.0
+#: The same in a rush, where every batch came whole: nobody is idle then, for whom what stands behind would be.
+RUSH_SHORT_MS = 25.0
+#: So many whole batches in a row are a rush.
+RUSH = 16
 #: A run that passes this is a surprise: what stands behind it is given back.
 SURPRISE_MS = 100.0
 
@@ -22,16 +26,30 @@ class Pace:
 
     want: int = 1
     _per_job_ms: float = BATCH_MS
+    #: Whole batches since it last had less than was wanted.
+    _whole: int = 0
+
+    @property
+    def short_ms(self) -> float:
+        """What is short now."""
+        return RUSH_SHORT_MS if self._whole >= RUSH else SHORT_MS
 
     def ran(self, jobs: int, took_ms: float, *, surprise: bool = False) -> None:
         """Learns from a batch that ran whole or in part."""
         if jobs == 0:
             return
         self._per_job_ms = (self._per_job_ms + took_ms / jobs) / 2 if self.want > 1 else took_ms / jobs
-        target = max(1, min(MOST, int(BATCH_MS / max(self._per_job_ms, 0.001)))) if self._per_job_ms < SHORT_MS else 1
+        self._whole = self._whole + 1 if jobs >= self.want else 0
+        target = max(1, min(MOST, int(BATCH_MS / max(self._per_job_ms, 0.001))))
         if surprise or took_ms > 2 * BATCH_MS:
             target = min(target, max(1, self.want // 2))
-        self.want = target
+        self.want = target if self._per_job_ms < self.short_ms else 1
+
+    def waited(self) -> None:
+        """There was nothing to do: others may be idle as well."""
+        self._whole = 0
+        if self._per_job_ms >= SHORT_MS:
+            self.want = 1
 
 
 @dataclass(slots=True)
@@ -43,9 +61,9 @@ class Runtimes:
     def ran(self, handler: str, took_ms: float) -> None:
         self._worst_ms[handler] = max(took_ms, self._worst_ms.get(handler, 0.0) * 0.9)
 
-    def is_short(self, handler: str) -> bool:
-        """Known to be short. An unknown handler counts as long."""
-        return self._worst_ms.get(handler, SHORT_MS) < SHORT_MS
+    def is_short(self, handler: str, limit_ms: float = SHORT_MS) -> bool:
+        """Known to stay under that. An unknown handler counts as long."""
+        return self._worst_ms.get(handler, limit_ms) < limit_ms
 
 
 class Order:

@@ -181,6 +181,8 @@ class Worker(WorkerBase):
     def _wait(self) -> None:
         """Until a hint or a signal comes, or the store's own limit is over."""
         self._say(scoreboard.IDLE)
+        for pace in self._paces.values():
+            pace.waited()
         waiter = self._waiter or self._new_waiter()
         try:
             if self._standing is not None:
@@ -272,6 +274,7 @@ class Worker(WorkerBase):
         with self._lock:
             self._take_in(queue, claims)
             self._surprised = False
+        short_ms = self._paces[queue].short_ms
         if len(claims) > 1 or self._store.is_unsure:
             self._batch.set()
         ran = 0
@@ -285,7 +288,7 @@ class Worker(WorkerBase):
                     ready = self._tail.popleft()
                     grouped = ready.spec.batch > 0
                     if not grouped:
-                        alone = not ready.spec.batch_claim or not self._runtimes.is_short(ready.spec.name)
+                        alone = not ready.spec.batch_claim or not self._runtimes.is_short(ready.spec.name, short_ms)
                         if alone:
                             # Short ones would change it all the time.
                             self._title.say(f"{ready.spec.name} {ready.claim.id} of {ready.claim.queue}")

@@ -151,10 +151,10 @@ def origin(result: dict[str, Any]) -> str:
 
 def _again(result: dict[str, Any]) -> str:
     """What was measured at another time than the rest."""
-    told = [
-        f"; {', '.join(one['asked'])} of {' and '.join(map(label, one['systems']))} later ({one['date']})"
-        for one in result.get("again", ())
-    ]
+    told = []
+    for one in result.get("again", ()):
+        whose = "all" if set(one["systems"]) == set(result["systems"]) else " and ".join(map(label, one["systems"]))
+        told.append(f"; {', '.join(one['asked'])} of {whose} later ({one['date']})")
     return "".join(told)
 
 

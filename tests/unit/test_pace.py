@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from batchq.worker.pace import MOST, Order, Pace
+from batchq.worker.pace import MOST, RUSH, Order, Pace, Runtimes
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,45 @@ def test_surprise_halves_the_batch_at_once_and_short_jobs_bring_it_back() -> Non
     for _ in range(12):
         pace.ran(pace.want, pace.want * 0.1)
     assert pace.want == MOST
+
+
+@pytest.mark.parametrize(("per_job_ms", "want"), [(0.5, 100), (9.9, 5), (12.0, 4), (20.0, 2), (25.0, 1), (2000.0, 1)])
+def test_in_a_rush_jobs_that_are_not_quite_short_share_a_batch_too(per_job_ms: float, want: int) -> None:
+    """Nobody is idle then who could have run what stands behind; when there was nothing to do, it is over."""
+    pace = Pace()
+    for _ in range(RUSH + 12):
+        pace.ran(pace.want, pace.want * per_job_ms)
+    assert pace.want == want
+    limit = pace.short_ms
+    pace.waited()
+    assert pace.want == (want if per_job_ms < 10 else 1)
+    assert pace.short_ms < limit
+    pace.ran(pace.want, pace.want * per_job_ms)
+    assert pace.want == (want if per_job_ms < 10 else 1)
+
+
+def test_batch_that_did_not_come_whole_ends_a_rush() -> None:
+    """There was less than was wanted, or some of it was given back."""
+    pace = Pace()
+    for _ in range(RUSH + 1):
+        pace.ran(pace.want, pace.want * 20.0)
+    assert pace.want == 2
+    pace.ran(1, 20.0)
+    assert pace.want == 1
+
+
+def test_handler_is_short_by_its_recent_runs_and_by_the_moment() -> None:
+    times = Runtimes()
+    assert not times.is_short("h")
+    assert not times.is_short("h", 25.0)
+    times.ran("h", 15.0)
+    assert not times.is_short("h")
+    assert times.is_short("h", 25.0)
+    times.ran("h", 400.0)
+    assert not times.is_short("h", 25.0)
+    for _ in range(40):
+        times.ran("h", 1.0)
+    assert times.is_short("h")
 
 
 def drawn(order: Order, batch: Mapping[str, int], jobs: int, has: Mapping[str, bool] | None = None) -> Counter[str]:
