@@ -165,11 +165,6 @@ class Settings:
     #: Setting -> where its value comes from: --lease, App(lease=), BATCHQ_LEASE, a file, default.
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), compare=False, repr=False)
 
-    @property
-    def renew_ms(self) -> int:
-        """How often leases are renewed."""
-        return max(1, self.lease_ms // 3)
-
     def pending_limit(self, queue: str) -> int:
         """How many jobs may be pending in that queue; 0: any number."""
         limits = dict(self.max_pending)

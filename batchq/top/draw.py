@@ -62,7 +62,7 @@ def screen(known: Known, view: View, columns: int, rows: int, now: float) -> lis
     elif view.page == "dead":
         lines += _dead(view, columns, body, known)
     else:
-        lines += _error(view, columns, body)
+        lines += _error(view, body)
     lines = _fit(lines, columns, rows - 1)
     return [*lines, _foot(known, view, columns, now)]
 
@@ -335,7 +335,7 @@ def selected_pile(view: View) -> Pile | None:
     return piles[view.place] if 0 <= view.place < len(piles) else None
 
 
-def _error(view: View, columns: int, rows: int) -> list[Text]:
+def _error(view: View, rows: int) -> list[Text]:
     pile = selected_pile(view)
     if pile is None or pile.newest is None:
         return [Text("this group is gone")]

@@ -43,7 +43,7 @@ def test_defaults_are_those_of_the_interface(here: Path) -> None:
     """Without any source the settings are the documented defaults, and each says that it is one."""
     settings = load(environ={"HOME": "/home/x"}, cwd=here)
     assert (settings.url, settings.app, settings.prefix) == (None, None, "bq")
-    assert (settings.lease_ms, settings.grace_ms, settings.renew_ms) == (15_000, 5_000, 5_000)
+    assert (settings.lease_ms, settings.grace_ms) == (15_000, 5_000)
     assert (settings.max_attempts, settings.max_crashes, settings.max_lost) == (5, 3, 10)
     assert (settings.result_keep_ms, settings.result_max_bytes) == (3_600_000, 65_536)
     assert (settings.dead_keep_ms, settings.dead_limit) == (30 * 86_400_000, 100_000)
