@@ -22,8 +22,9 @@ lint: ## ruff: rules and format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-types: ## mypy --strict
+types: ## mypy --strict, as on Linux and as on macOS
 	.venv/bin/mypy
+	.venv/bin/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 test: ## the tests that run by default
 	.venv/bin/pytest

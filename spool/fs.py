@@ -12,6 +12,7 @@ import fcntl
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +24,8 @@ _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 #: File systems where SQLite's WAL corrupts or locks: they are shared between hosts, or emulate locks and mmap.
 REMOTE = frozenset(
     (
-        *("nfs", "nfs3", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afs", "coda"),
-        *("9p", "virtiofs", "vboxsf", "prl_fs", "drvfs"),
+        *("nfs", "nfs3", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "afpfs", "webdav", "afs", "coda"),
+        *("9p", "virtiofs", "vboxsf", "prl_fs", "drvfs", "macfuse", "osxfuse"),
         *("ceph", "lustre", "gpfs", "glusterfs", "ocfs2", "gfs2"),
     )
 )
@@ -518,24 +519,33 @@ def owners_of(path: str) -> Owners:
 
 def kind_of_fs(path: str, table: str | None = None) -> str:
     """The type of the file system under a path, "" where the system does not tell. `table`: mountinfo's text."""
+    found, kind = "", ""
+    for mounted, one in _mounts(table):
+        inside = path == mounted or path.startswith(mounted.rstrip("/") + "/")
+        # A later mount on the same place hides the earlier one.
+        if inside and len(mounted) >= len(found):
+            found, kind = mounted, one
+    return kind
+
+
+def _mounts(table: str | None) -> Iterator[tuple[str, str]]:
+    """(where, of which type), in the order in which they were mounted."""
+    if table is None and sys.platform == "darwin":
+        import psutil
+
+        yield from ((one.mountpoint, one.fstype) for one in psutil.disk_partitions(all=True))
+        return
     if table is None:
         try:
             with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
                 table = file.read()
         except OSError:
-            return ""
-    found, kind = "", ""
+            return
     for line in table.splitlines():
         left, dash, right = line.partition(" - ")
         fields = left.split(" ")
-        if not dash or len(fields) < 5:
-            continue
-        mounted = _unescape(fields[4])
-        inside = path == mounted or path.startswith(mounted.rstrip("/") + "/")
-        # A later mount on the same place hides the earlier one.
-        if inside and len(mounted) >= len(found):
-            found, kind = mounted, right.split(" ", 1)[0]
-    return kind
+        if dash and len(fields) >= 5:
+            yield _unescape(fields[4]), right.split(" ", 1)[0]
 
 
 def _unescape(text: str) -> str:

@@ -12,6 +12,7 @@ A Unix socket for its own user (0600). A request is a line of JSON, the answer a
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import socket
@@ -44,7 +45,10 @@ def _reachable(path: str) -> Iterator[str]:
         return
     folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+        by_number = f"/proc/self/fd/{folder}"
+        if not os.path.exists(by_number):
+            raise OSError(errno.ENAMETOOLONG, f"more than {MOST_PATH} bytes are too long for a socket here")
+        yield f"{by_number}/{os.path.basename(path)}"
     finally:
         os.close(folder)
 

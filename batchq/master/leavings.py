@@ -96,8 +96,9 @@ def _end(workers: list[tuple[int, int]], owner: Owner) -> None:
 
 
 def _alive(workers: list[tuple[int, int]], owner: Owner) -> Iterator[tuple[int, int]]:
-    """(pid, birth) of the workers that live, and of the members of their process groups."""
-    if not workers:
+    """(pid, birth) of the workers that live, and of the members of their process groups. None where the system tells of
+    no process (Linux without /proc): nobody is surely theirs."""
+    if not workers or not birth_of(os.getpid()):
         return
     births = dict(workers)
     for pid in psutil.pids():

@@ -78,11 +78,18 @@ def reap_child(before: Callable[[int], None]) -> Ended | None:
     """One ended child, or None. `before(pid)` is called while it is a zombie: its pid, and the group
     that it led, can't be anybody else's yet."""
     try:
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is None:
-            return None
-        before(found.si_pid)
-        pid, status, usage = os.wait4(found.si_pid, 0)
+        if sys.platform != "darwin" or sys.version_info >= (3, 13):
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return None
+            before(found.si_pid)
+            pid, status, usage = os.wait4(found.si_pid, 0)
+        else:
+            # Older Pythons have no waitid there. Pids are given out in turn: this one is nobody's for long enough.
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                return None
+            before(pid)
         # Linux counts KiB, macOS bytes.
         peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return Ended(pid, os.waitstatus_to_exitcode(status), peak)

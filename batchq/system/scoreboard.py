@@ -16,6 +16,7 @@ import errno
 import mmap
 import os
 import struct
+import sys
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from batchq.clock import SYSTEM, monotonic_ns
@@ -171,13 +172,11 @@ class Scoreboard:
 
     def own(self, owner: Owner) -> None:
         """This master's from now on, and empty but for its own notices."""
-        size = len(self._memory)
         # Of the entries and of workers' notices nothing is left.
         os.ftruncate(self.fd, _AT_ENTRIES)
-        _take_room(self.fd, size)
         if self.owner is not None:
             # Not through the mapping, whose pages would be this process's from then on.
-            os.pwrite(self.fd, bytes(size), 0)
+            _fill(self.fd, 0, len(self._memory))
         _HEAD.pack_into(
             self._memory, 0, MAGIC, self.slots, SLOT, owner.pid, owner.birth, owner.session, owner.boot.encode()
         )
@@ -224,16 +223,20 @@ class Scoreboard:
 
 
 def _wipe(fd: int, size: int) -> None:
-    """All zero, and of that size. Costs no memory until it is written to."""
+    """All zero, and of that size. One without a name costs no memory until it is written to."""
     os.ftruncate(fd, 0)
     os.ftruncate(fd, size)
-    _take_room(fd, size)
+    if os.fstat(fd).st_nlink:
+        _fill(fd, 0, size)
 
 
-def _take_room(fd: int, size: int) -> None:
-    # Of a real file room is taken now: a write into a hole on a full disk would kill the process.
-    if hasattr(os, "posix_fallocate") and os.fstat(fd).st_nlink:
-        os.posix_fallocate(fd, 0, size)
+def _fill(fd: int, at: int, size: int) -> None:
+    """Writes zeros, so that there is room: a write into a hole, through a mapping, would kill the process on a full
+    disk. Not every system and file system can promise room in another way."""
+    zeros = memoryview(bytes(size))
+    while zeros:
+        done = os.pwrite(fd, zeros, at)
+        at, zeros = at + done, zeros[done:]
 
 
 def _notices_of(fd: int, place: int) -> Notices:
@@ -242,7 +245,7 @@ def _notices_of(fd: int, place: int) -> Notices:
 
 def unnamed_file(name: str) -> int:
     """The descriptor of a file that has no name and goes with the last one who holds it. Closed by an exec."""
-    if hasattr(os, "memfd_create"):
+    if sys.platform == "linux" and hasattr(os, "memfd_create"):
         try:
             return os.memfd_create(f"batchq-{name}", os.MFD_CLOEXEC)
         except OSError as error:
@@ -383,14 +386,9 @@ class Slot(Entry):
 
     def widen(self, breadth: int) -> list[Entry]:
         """Makes room for so many jobs at once, and answers their entries, all of them empty."""
-        start, size = _entries_of(self._place, breadth)
-        # Grows the file where it is too short; other workers do the same beside.
-        os.pwrite(self._fd, b"\0", start + size - 1)
-        if hasattr(os, "posix_fallocate") and os.fstat(self._fd).st_nlink:
-            os.posix_fallocate(self._fd, start, size)
-        # The worker that was here before gave its runs the same numbers: an order for one of them would be obeyed by
-        # the one that has its number now.
-        os.pwrite(self._fd, bytes(size), start)
+        # The file grows where it is too short; other workers do the same beside. And the worker that was here before
+        # gave its runs the same numbers: an order for one of them would be obeyed by the one that has its number now.
+        _fill(self._fd, *_entries_of(self._place, breadth))
         _BREADTH.pack_into(self._memory, self._at + _AT_BREADTH, breadth)
         return self.entries()
 

@@ -39,7 +39,8 @@ _HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:40] or "host"
 
 @cache
 def boot_id() -> str:
-    """Eight characters that change when the host is started anew."""
+    """Eight characters that change when the host is started anew; where the system tells of no such thing, the host's
+    own."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read(8)

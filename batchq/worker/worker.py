@@ -12,7 +12,6 @@ and for every call of the store.
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
 from collections import deque
@@ -29,7 +28,7 @@ from batchq.job import Claim, Claims, Outcome, Released
 from batchq.lifecycle import Word
 from batchq.store import MAX_JOBS, StandingClaim, Store, Waiter
 from batchq.system import scoreboard
-from batchq.system.pipes import drain
+from batchq.system.pipes import drain, wait_for
 from batchq.system.scoreboard import Slot
 from batchq.worker.admission import at_same_rate, read
 from batchq.worker.base import DONE, REST_S, UNSETTLED, WorkerBase, error_of
@@ -168,7 +167,7 @@ class Worker(WorkerBase):
         self._pause()
 
     def _pause(self) -> None:
-        select.select([self._wakeup_fd], [], [], REST_S)
+        wait_for(self._wakeup_fd, seconds=REST_S)
         drain(self._wakeup_fd)
 
     # -- waiting
@@ -193,7 +192,7 @@ class Worker(WorkerBase):
             return  # The next claim waits for the store, and says so.
         if self._stop or self._slot.pool_is_quiet:
             return
-        ready, _, _ = select.select([waiter.fileno(), self._wakeup_fd], [], [], self._store.traits.idle_wait_s)
+        ready = wait_for(waiter.fileno(), self._wakeup_fd, seconds=self._store.traits.idle_wait_s)
         if self._wakeup_fd in ready:
             drain(self._wakeup_fd)
         if waiter.fileno() in ready and not self._was_stopped:
@@ -381,7 +380,7 @@ class Worker(WorkerBase):
 
     def _linger(self, seconds: float) -> bool:
         """Waits for more jobs to come. False: the worker is to rest."""
-        select.select([self._wakeup_fd], [], [], seconds)
+        wait_for(self._wakeup_fd, seconds=seconds)
         drain(self._wakeup_fd)
         return not self._is_resting
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import struct
 import time
+from pathlib import Path
 
+import pytest
+
+from batchq.errors import ConfigError
 from batchq.job import Claim
 from batchq.system.notices import Notice
-from batchq.system.scoreboard import Owner, Scoreboard
+from batchq.system.scoreboard import ENTRY, HEADER, MOST, SLOT, Owner, Scoreboard
+from tests.unit.spool.mounts import fill, small
 
 
 def claim(number: int) -> Claim:
@@ -43,6 +49,31 @@ def test_reading_while_the_worker_writes_mixes_no_two_runs() -> None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert len(seen) == 2000, "too few runs were seen to prove anything"
+
+
+def test_room_for_a_board_is_taken_where_none_can_be_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS knows no such call, and musl refuses it on some file systems. A hole would be the end of whoever writes
+    into it when the disk is full."""
+
+    def refused(fd: int, at: int, size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "posix_fallocate", refused)
+    path = tmp_path / "b"
+    board = Scoreboard.at(str(path))
+    board.own(Owner(17, 4711, 3, "abcdefgh"))
+    size = HEADER + MOST * SLOT
+    assert path.stat().st_blocks * 512 >= size
+    assert len(board.slot(511).widen(8)) == 8
+    assert path.stat().st_blocks * 512 >= size + 8 * ENTRY
+
+
+def test_board_on_a_full_disk_is_refused(tmp_path: Path) -> None:
+    """Told at the start, with the reason: not by the end of a process later."""
+    with small(tmp_path / "disk") as disk:
+        fill(disk)
+        with pytest.raises(ConfigError, match="No space left"):
+            Scoreboard.at(str(disk / "b"))
 
 
 def test_record_that_was_cut_off_counts_as_a_start() -> None:

@@ -8,6 +8,7 @@ import stat
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from batchq.errors import ConfigError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable, StoreVersion
@@ -332,6 +333,18 @@ def test_kind_of_file_system_is_that_of_the_nearest_mount(path: str, kind: str) 
     assert fs.kind_of_fs(path, MOUNTS) == kind
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="compares two ways, of which only Linux has both")
+@pytest.mark.parametrize("path", ["/", "/proc/self", "/dev/shm"])
+def test_macos_names_its_file_systems_in_another_way(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it no remote or short-lived one would be noticed there."""
+    kind, named = fs.kind_of_fs(path), psutil.disk_partitions(all=True)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert fs.kind_of_fs(path) == kind != ""
+    share = named[0]._replace(mountpoint="/Volumes/share", fstype="smbfs")
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: [*named, share])
+    assert fs.is_remote(fs.kind_of_fs("/Volumes/share/spool"))
+
+
 def test_ledger_on_a_remote_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite's WAL corrupts there. Its inbox alone works."""
     monkeypatch.setattr(fs, "kind_of_fs", lambda path, table=None: "nfs4")
@@ -340,7 +353,9 @@ def test_ledger_on_a_remote_file_system_is_refused(tmp_path: Path, monkeypatch: 
     assert drop(tmp_path / "s", [(Q, a_job())])
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "fuse.sshfs", "fuseblk", "virtiofs", "cifs", "smb3", "9p", "ceph"])
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "fuse.sshfs", "fuseblk", "virtiofs", "cifs", "smbfs", "9p", "ceph", "macfuse"]
+)
 def test_remote_file_systems(kind: str) -> None:
     assert fs.is_remote(kind)
 
