@@ -14,12 +14,16 @@ from typing import Any, Literal, NamedTuple
 from batchq.app import App
 from batchq.clock import SYSTEM
 from batchq.config import Settings, masked
-from batchq.errors import AppError, BatchqError, SpoolError, StoreError, StoreFull
+from batchq.errors import AppError, BatchqError, SpoolError, StoreDenied, StoreError, StoreFull
+from batchq.gates import Admission, Gate
 from batchq.job import Buried, Completed, NewJob, Released, Retried, Snoozed, new_id, pack_error, pack_row, random_name
 from batchq.kinds import show_duration
+from batchq.lifecycle import COUNTED, State
 from batchq.selection import host_of
 from batchq.store import Concern, Store
 from batchq.stores import open_store
+from batchq.system.pipes import wait_for
+from batchq.tally import NewBatch
 
 Level = Literal["ok", "warn", "bad"]
 
@@ -125,7 +129,7 @@ def _store(store: Store, settings: Settings) -> Iterator[Finding]:
         grave = isinstance(words, Concern) and words.grave
         yield Finding("bad" if grave else "warn", "store", str(words), "see Redis in production, in the documentation")
     if info.kind == "redis":
-        yield _rights(settings)
+        yield rights_of(settings)
         if settings.fallback and settings.forward_confirm != "reply":
             yield _confirms(store, settings)
 
@@ -142,8 +146,8 @@ def _confirms(store: Store, settings: Settings) -> Finding:
     return Finding("ok", "spool", f"forward_confirm: that server answers to {settings.forward_confirm}")
 
 
-def _rights(settings: Settings) -> Finding:
-    """Makes every move once, under a prefix that nobody uses, and takes its traces away."""
+def rights_of(settings: Settings) -> Finding:
+    """Makes every move and every look once, under a prefix that nobody uses, and takes its traces away."""
     from dataclasses import replace
 
     from batchq.redis.store import RedisStore
@@ -163,26 +167,54 @@ def _rights(settings: Settings) -> Finding:
 
 
 def _try_moves(store: Store) -> None:
-    queue, worker = "doctor", f"doctor.{random_name(8)}.0.{random_name(8)}"
-    error = pack_error("Trial", "batchq doctor", attempt=1, at_ms=0)
+    """Every move, and every look."""
+    queue, worker, batch = "doctor", f"doctor.{random_name(8)}.0.{random_name(8)}", new_id()
+    error = pack_error("Trial", "batchq doctor", attempt=1, at_ms=0, trace="Traceback\n")
     row = pack_row("doctor")
-    store.enqueue(queue, [NewJob(new_id(), row, priority) for priority in (0, 0, 0, 0, 1)])
+    store.begin(queue, NewBatch(batch))
+    jobs = [NewJob(new_id(), row, priority, given=True, batch=batch) for priority in (0, 0, 0, 0, 0, 1)]
+    store.enqueue(queue, jobs)
+    store.conclude(queue, batch)
     store.register(queue, worker, 60_000)
-    claims = store.claim(queue, worker, 5, 0).claims
+    waiter = store.wake_waiter([queue])
+    waiter.arm()
+    wait_for(waiter.fileno(), seconds=1.0)
+    heard = waiter.take()
+    waiter.close()
+    if not heard:
+        raise StoreDenied("blpop: the hint of an enqueue was not heard; this user needs that right, see docs/redis.md")
+    claims = store.claim(queue, worker, len(jobs), 0).claims
     store.renew(queue, [worker], 60_000)
-    retried, buried, snoozed, released, completed = claims
-    store.retry(queue, worker, [Retried(retried, 60_000, 5, error)])
+    # One passes, the other waits.
+    gates = (Gate("doctor", limit=1, rate=1, period_ms=1000, threshold=1, reset_ms=1000),)
+    store.admit(queue, worker, [Admission(claim, gates) for claim in claims[:2]])
+    retried, _, buried, snoozed, released, completed = claims
+    store.retry(queue, worker, [Retried(retried._replace(gated=True), 60_000, 5, error)])
     store.bury(queue, worker, [Buried(buried, "trial", error)])
     store.snooze(queue, worker, [Snoozed(snoozed, 60_000)])
     store.release(queue, worker, [Released(released)])
-    store.complete(queue, worker, [Completed(completed)])
+    store.complete(queue, worker, [Completed(completed, b"1", 60_000)])
+    for state in COUNTED:
+        if cursor := store.jobs(queue, state, limit=1).cursor:
+            store.jobs(queue, state, cursor=cursor, limit=1)
+    store.gates(queue)
+    store.trip(queue, "doctor", 1000)
+    store.mend(queue, "doctor")
     store.promote(queue)
+    store.get(queue, buried.id)
     store.requeue(queue, [buried.id])
     store.pause(queue)
     store.resume(queue)
+    store.leases(queue)
     store.seal(queue, worker)
     store.reap(queue, worker, [])
     store.cancel(queue, [claim.id for claim in claims])
+    store.purge(queue, State.COMPLETED, [completed.id])
+    store.batch(queue, batch)
+    store.batches(queue)
+    store.stats(queue)
+    store.publish(worker, {"id": worker}, 1000)
+    store.publish(worker, {}, 0)
 
 
 def _queues(store: Store, masters: list[dict[str, Any]]) -> Iterator[Finding]:
@@ -285,12 +317,6 @@ def _inbox(root: str, is_store: bool, masters: list[dict[str, Any]]) -> Iterator
         yield Finding("bad", "spool", f"{found.jobs} jobs wait in {root} and no master of this host takes them", advice)
     elif found.files:
         yield Finding("ok", "spool", f"{found.jobs} jobs wait in {root}; a master of this host takes them")
-
-
-def worst(findings: list[Finding]) -> Level:
-    """The gravest level among them."""
-    levels: tuple[Level, ...] = ("bad", "warn", "ok")
-    return next((level for level in levels if any(one.level == level for one in findings)), "ok")
 
 
 def failed(error: BatchqError) -> Finding:

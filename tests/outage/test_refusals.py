@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import pytest
 import redis
 
+from batchq.config import load
+from batchq.doctor import rights_of
 from batchq.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreVersion
 from batchq.job import NewJob, Released, new_id, pack_row
 from batchq.lifecycle import COUNTED, Word
@@ -194,6 +196,24 @@ def test_documented_rights_are_enough_and_each_of_them_is_needed(serve: Serve, p
     store.close()
     used = {name.removeprefix("cmdstat_") for name in server.client.info("commandstats")}
     assert {right[1:] for right in rights if right.startswith("+")} - used == set()
+
+
+def test_doctor_finds_each_right_that_is_missing(serve: Serve) -> None:
+    """Its trial needs what anything of batchq needs: what it finds well is refused to nobody later. (PING alone can
+    be missing; scripts were loaded by others.)"""
+    server = serve()
+    rights = documented_rights()
+    settings = load({"url": url_of(server, "batchq:change-me")}, environ={})
+    wrong = []
+    for missing in ["", *(right[1:] for right in rights if right.startswith("+"))]:
+        taken = [f"-{missing}"] if missing else []
+        server.client.execute_command("ACL", "SETUSER", "batchq", "reset", *rights, *taken)
+        finding = rights_of(settings)
+        if (finding.level == "ok") != (missing in ("", "ping", "script|load")):
+            wrong.append((missing, finding))
+        if not missing:
+            assert [key for key in server.client.keys("*") if b":mark:" not in key] == []
+    assert not wrong
 
 
 def test_pool_runs_with_the_documented_rights(serve: Serve, rig_on: RigOn) -> None:
