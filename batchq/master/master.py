@@ -305,6 +305,8 @@ class Master:
         if not self._is_ready and (self._keeper.outage_since is not None or self._crew.some_up):
             self._is_ready = True
             self._notify.ready()
+            # Who asks at once is not to hear of no worker until the next time.
+            self._keeper.publish_in(SHORT_TICK_S)
 
     # -- orders: see `orders`
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from batchq.master.keeper import PUBLISH_S
 from tests.process.rig import Rig
 from tests.servers import free_port
 
@@ -24,6 +25,15 @@ def test_workers_that_cannot_start_end_the_pool(rig: Rig) -> None:
     assert "no database at db:5432" in pool.log()
     assert 5 <= len(pool.lines("worker_failed")) <= 10
     assert rig.job(job).attempt == 0
+
+
+def test_a_pool_says_who_works_as_soon_as_somebody_does(rig: Rig) -> None:
+    """Not only when it says so the next time: `batchq workers` would find nobody until then."""
+    rig.app(NOOP)
+    pool = rig.start()
+    [told] = rig.until(lambda: [one for one in rig.store.masters() if one["workers"]], "its worker is told")
+    assert [worker["pid"] for worker in told["workers"]] == pool.workers()
+    assert told["at_ms"] - told["since_ms"] < PUBLISH_S * 1000
 
 
 def test_one_worker_that_cannot_start_does_not_end_the_others(redis_rig: Rig) -> None:
