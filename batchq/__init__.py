@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from batchq.errors import QueueFull as QueueFull
     from batchq.errors import Retry as Retry
     from batchq.errors import Snooze as Snooze
+    from batchq.errors import SpoolError as SpoolError
     from batchq.errors import StoreCorrupt as StoreCorrupt
+    from batchq.errors import StoreDenied as StoreDenied
     from batchq.errors import StoreError as StoreError
     from batchq.errors import StoreFull as StoreFull
     from batchq.errors import StoreUnavailable as StoreUnavailable
@@ -62,7 +64,9 @@ _HOMES = {
         "QueueFull",
         "Retry",
         "Snooze",
+        "SpoolError",
         "StoreCorrupt",
+        "StoreDenied",
         "StoreError",
         "StoreFull",
         "StoreUnavailable",

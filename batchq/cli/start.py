@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from batchq.cli.params import F, load
-from batchq.config import rules
+from batchq.config import Settings, rules
 from batchq.kinds import Count, Duration, Flag, Queues, Size
 
 if TYPE_CHECKING:
     from batchq.app import App
-    from batchq.config import Settings
 
 #: The line of help of each setting, in the order of the help. A test compares them with the settings there are.
 HELP = {
     "processes": "Workers: 1 to 256.  [default: one a CPU]",
-    "concurrency": "Jobs that each worker runs at once: async handlers, and threads.  [default: 1]",
+    "concurrency": "Jobs that each worker runs at once: async handlers, and threads.",
     "threads": "Plain functions may run on threads, with --concurrency.",
     "queues": "A queue to serve, with its weight; again for more.  [default: those of the handlers, and default]",
     "strict_order": "Serve the queues in the order given instead of by weight.",
@@ -35,11 +34,11 @@ HELP = {
     "max_jobs": "Replace a worker after about so many jobs.",
     "max_rss": "Replace a worker, between jobs, above this memory.",
     "max_rss_hard": "Kill a worker above this memory: a crash.",
-    "sweep": "How often the master looks for what is due, expired or too old.",
-    "watchdog": "What to bear without a claim though jobs are ready and a worker is idle; 0: all.  [default: 1m]",
+    "sweep": "How often the master looks for what is due, expired or too old.  [default: 1s, or a third of the lease]",
+    "watchdog": "What to bear without a claim though jobs are ready and a worker is idle; 0: all.",
     "log_format": "text or json, an event a line.",
     "log_level": "debug, info, warning or error.",
-    "metrics_port": "Serve /metrics, /healthz and /readyz there; needs the extra metrics.  [default: not]",
+    "metrics_port": "Serve /metrics, /healthz and /readyz there; needs the extra metrics.",
     "metrics_host": "The address for that: 127.0.0.1, or 0.0.0.0 for all.",
     "pid_file": "Where the master's process id is written.",
     "spool": "The file spool: the store without a url.",
@@ -62,6 +61,8 @@ HELP = {
     "debug": "Show the traceback of an error that ends the command.",
 }
 
+_DEFAULTS = Settings()
+
 _METAVARS: tuple[tuple[type, str], ...] = (
     (Duration, "DURATION"),
     (Size, "SIZE"),
@@ -81,14 +82,22 @@ def takes_settings(command: F) -> F:
 
 def _flag(key: str) -> Callable[[F], F]:
     rule = rules()[key]
-    long = f"--{key.replace('_', '-')}"
-    names = [rule.flag, *([long] if rule.flag != long and key != "queues" else [])]
+    long = "--queue" if key == "queues" else f"--{key.replace('_', '-')}"
+    names = [rule.flag, *([long] if rule.flag != long else [])]
     if isinstance(rule.kind, Flag):
-        return click.option(f"{long}/--no-{long[2:]}", key, default=None, help=HELP.get(key))
+        return click.option(f"{long}/--no-{long[2:]}", key, default=None, help=_help(key))
     metavar = next((word for kind, word in _METAVARS if isinstance(rule.kind, kind)), "TEXT")
     if key == "max_pending":
         metavar = "N|QUEUE:N"
-    return click.option(*names, key, metavar=metavar, multiple=key == "queues", default=None, help=HELP.get(key))
+    return click.option(*names, key, metavar=metavar, multiple=key == "queues", default=None, help=_help(key))
+
+
+def _help(key: str) -> str:
+    """With the default, where that is a value and the line does not say it in words."""
+    line, rule = HELP.get(key, ""), rules()[key]
+    default = rule.kind.show(getattr(_DEFAULTS, rule.name))
+    told = "[default" in line or default in ("", "none", "false")
+    return line if told else f"{line}  [default: {default}]"
 
 
 class StartCommand(click.Command):

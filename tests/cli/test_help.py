@@ -13,6 +13,7 @@ import pytest
 from batchq import __version__
 from batchq.cli.group import COMMANDS, cli
 from batchq.cli.spool import SpoolGroup
+from batchq.config import Settings, rules
 
 from .conftest import Run, environment
 
@@ -58,6 +59,20 @@ def test_each_command_shows_an_example(name: str) -> None:
     for example in examples:
         words = re.split(r"\s{2,}|\|", example)[0].split()
         assert {word for word in words if word.startswith("-") and len(word) > 1} <= known
+
+
+def test_the_help_of_start_has_every_setting_with_its_default() -> None:
+    """As the code has it; what has none, or is off, says nothing. A queue is named as everywhere, too."""
+    start = cli.get_command(None, "start")  # type: ignore[arg-type]
+    assert start is not None
+    shown = {str(one.name): one for one in start.params if isinstance(one, click.Option)}
+    for key, rule in rules().items():
+        default = rule.kind.show(getattr(Settings(), rule.name))
+        # These are said in words.
+        if key not in ("app", "processes", "spool", "fallback"):
+            told = f"[default: {default}" in str(shown[key].help)
+            assert told == (default not in ("none", "false")) or key in ("url", "queues"), key
+    assert shown["queues"].opts == ["-q", "--queue"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import importlib
 import json
 import re
 import shlex
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import click
 import pytest
 import redis
 
+import batchq
 from batchq import config
 from batchq.cli.group import cli
 from batchq.lifecycle import TOTALS
@@ -249,6 +251,63 @@ def test_the_made_pages() -> None:
     assert "## batchq spool forward" in shown
     assert "--herd N" in shown
     assert "bq:{q}:pending" in docs_hooks.redis_page()
+
+
+def logged_events() -> dict[str, set[str]]:
+    """Event -> its levels, as the code has them."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in [*(ROOT / "batchq").rglob("*.py"), *(ROOT / "spool").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(ast.Name("log"), "event"), args=[ast.Constant(str(level)), named, *_]):
+                    for name in _texts(named):
+                        found[name].add(level)
+                case ast.Call(func=ast.Name("Outage"), args=[_, ast.Tuple() as pair]):
+                    _add_pair(found, pair)
+                case ast.arguments(defaults=[*_, ast.Tuple() as pair]) if path.name == "outage.py":
+                    _add_pair(found, pair)
+                case ast.Assign(targets=[ast.Name("verb")], value=named) if path.name == "master.py":
+                    for name in _texts(named):
+                        found[name].add("info")
+    return found
+
+
+def _texts(node: ast.AST) -> list[str]:
+    return [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+
+
+def _add_pair(found: dict[str, set[str]], pair: ast.Tuple) -> None:
+    begun, ended = _texts(pair)
+    found[begun].add("error")
+    found[ended].add("warning")
+
+
+def test_every_event_is_explained() -> None:
+    """The reference has each event that the code logs, at its levels, and no other."""
+    rows = re.findall(r"^\| `(\w+)` \| ([\w, ]+) \|", (DOCS / "reference" / "logs.md").read_text("utf-8"), re.M)
+    documented = {name: set(levels.split(", ")) for name, levels in rows}
+    assert documented.pop("message") == {"any"}
+    assert documented == logged_events()
+
+
+def test_the_reference_has_every_name_of_the_package() -> None:
+    """What `from batchq import ...` gives stands in it, by itself or with its module."""
+    shown = re.findall(r"^::: batchq\.([\w.]+)$", (DOCS / "reference" / "api.md").read_text("utf-8"), re.M)
+    for name in set(batchq.__all__) - {"__version__"}:
+        module = getattr(batchq, name).__module__.removeprefix("batchq.")
+        assert {module, f"{module}.{name}"} & set(shown), name
+
+
+def test_the_table_of_modules_names_each() -> None:
+    """ARCHITECTURE.md: whoever reads the table has heard of every module in the folders that it opens."""
+    architecture = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    table = set(re.findall(r"`(\w+\.py)`", architecture.partition("\n## Modules\n")[2].partition("\nOnly ")[0]))
+    folders = ("batchq", *(f"batchq/{name}" for name in ("master", "worker", "system", "redis", "fallback")))
+    there = {path.name for folder in folders for path in (ROOT / folder).glob("[!_]*.py")}
+    assert table == there
+    moves = architecture.partition("\n## Moves\n")[2].partition("\n**The law")[0]
+    spool = set(re.findall(r"(\w+\.py)`", moves + architecture.partition("\n## The spool\n")[2].partition("\n## ")[0]))
+    assert {path.name for path in (ROOT / "spool").glob("[!_]*.py")} <= spool
 
 
 def _keys(value: Any) -> Any:
