@@ -13,6 +13,7 @@
 --      11 batched      HASH    id -> the batch it is in, where it is in one
 --      12 batches      HASH    id -> counts, name and callbacks of a batch
 --      13 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
+--      14 traces       HASH    ref -> a traceback that jobs share
 -- ARGV  1 again        1 when this call is sent a second time
 --       2.. id, token, reason, error
 --
@@ -21,6 +22,7 @@
 --! include whole
 --! include hint
 --! include note
+--! include trace
 --! include fence
 --! include delay
 --! include ends
@@ -29,7 +31,7 @@
 local k = {
   active = KEYS[1], attempts = KEYS[2], rows = KEYS[3], notes = KEYS[4], priority = KEYS[5], given = KEYS[6],
   dead = KEYS[7], meta = KEYS[8], pending = KEYS[9], wake = KEYS[10], batched = KEYS[11], batches = KEYS[12],
-  batch_ends = KEYS[13],
+  batch_ends = KEYS[13], traces = KEYS[14],
 }
 
 local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 4)
@@ -39,6 +41,7 @@ local died = {}
 for i, n in ipairs(places) do
   local at, note = n * 4 - 2, notes[i]
   add_error(note, ARGV[at + 3])
+  note.errors = whole_errors(k, note.errors)
   to_dead(k, ARGV[at], note, ARGV[at + 2], us)
   died[#died + 1] = ARGV[at]
 end

@@ -18,6 +18,7 @@
 --      15 batched      HASH    id -> the batch it is in, where it is in one
 --      16 batches      HASH    id -> counts, name and callbacks of a batch
 --      17 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
+--      18 traces       HASH    ref -> a traceback that jobs share
 -- ARGV  1 worker
 --       2.. id, token, delay ms, max_lost, error
 --
@@ -26,6 +27,7 @@
 --! include whole
 --! include hint
 --! include note
+--! include trace
 --! include fence
 --! include ready
 --! include delay
@@ -35,7 +37,7 @@
 local k = {
   active = KEYS[1], attempts = KEYS[2], rows = KEYS[3], notes = KEYS[4], priority = KEYS[5], given = KEYS[6],
   delayed = KEYS[7], dead = KEYS[8], meta = KEYS[9], pending = KEYS[12], wake = KEYS[14], batched = KEYS[15],
-  batches = KEYS[16], batch_ends = KEYS[17],
+  batches = KEYS[16], batch_ends = KEYS[17], traces = KEYS[18],
 }
 local timer, leases, prioritized = KEYS[10], KEYS[11], KEYS[13]
 
@@ -53,6 +55,7 @@ if #ARGV > 1 then
     note.forgiven = note.forgiven + 1
     add_error(note, ARGV[at + 4])
     if note.lost >= tonumber(ARGV[at + 3]) then
+      note.errors = whole_errors(k, note.errors)
       to_dead(k, ARGV[at], note, 'poison', us)
       died[#died + 1] = ARGV[at]
     else

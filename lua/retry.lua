@@ -62,6 +62,7 @@ for i, n in ipairs(places) do
   add_error(note, entry_of(k, ARGV[at + 6], reason or ms > KEEP_TRACES_MS / 2, us))
   if reason then
     words[n] = 'dead'
+    note.errors = whole_errors(k, note.errors)
     to_dead(k, id, note, reason, us)
     died[#died + 1] = id
   else

@@ -1,6 +1,6 @@
 -- Jobs that failed the same way have one traceback, often longer than all else that is kept of them: it stands once.
 -- An entry that may share it comes as '<front>\n<ref> <traceback>', both JSON that Lua never reads. Whole it is
--- '<front><traceback>]', shared '<front>["<ref>"]]'. One that stays, of a dead job or for long, is kept whole.
+-- '<front><traceback>]', shared '<front>["<ref>"]]'. A dead job, and one that waits for long, has its own.
 local MOST_TRACES, KEEP_TRACES_MS = 1000, 7776000000 -- 90 days
 
 local shared = {}
@@ -21,10 +21,19 @@ local function entry_of(k, text, stays, us)
   return front .. '["' .. ref .. '"]]'
 end
 
--- What nothing refers to any more: errors are of jobs that were claimed, and wait for at most half as long.
-local function drop_traces(traces, traced, attempts, us)
+-- The errors of a job that dies, with what they shared.
+local function whole_errors(k, errors)
+  return (string.gsub(errors, '%["(%x+)"%]%]%f[\n%z]', function(ref)
+    local trace = redis.call('HGET', k.traces, ref)
+    return trace and trace .. ']'
+  end))
+end
+
+-- What nothing refers to any more: errors that share one are of jobs that were claimed, live, and wait for at most
+-- half as long.
+local function drop_traces(traces, traced, attempts, dead, us)
   if redis.call('EXISTS', traced) == 0 then return end
-  if redis.call('EXISTS', attempts) == 0 then
+  if redis.call('HLEN', attempts) <= redis.call('ZCARD', dead) then
     redis.call('DEL', traces, traced)
     return
   end

@@ -5,11 +5,11 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from batchq.job import Claim, NewJob, Retried, pack_error
+from batchq.job import Buried, Claim, NewJob, Retried, pack_error
 from batchq.lifecycle import State, Word
 from batchq.store import Limits, Store
 from tests.contract.conftest import Ground
-from tests.contract.helpers import Q, a_job, enlist, put, read, take_all
+from tests.contract.helpers import Q, a_job, enlist, lost, put, read, take_all
 from tests.servers import FLAVOURS
 
 DAY_MS = 24 * 3600 * 1000
@@ -75,23 +75,28 @@ def test_ways_without_number_lose_nothing(store: Store) -> None:
     assert {str(read(store, id).errors[0]["trace"]) for id in ids} == lines
 
 
-@pytest.mark.parametrize("most", [1, 2])
-def test_the_dead_keep_theirs(ground: Ground, most: int) -> None:
-    """Also when nobody has failed like that for half a year; a job that lives then has its last one as well."""
+@pytest.mark.parametrize("end", ["retry", "bury", "reap"])
+@pytest.mark.parametrize("most", [1, 3])
+def test_the_dead_keep_theirs(ground: Ground, most: int, end: str) -> None:
+    """Of all their attempts, whichever way they died; also when nobody has failed like that for half a year."""
     store = ground.open(Limits())
     enlist(store)
     put(store, "a")
-    error = an_error_of(1, "last", attempt=most)
-    for attempt in range(1, most + 1):
+    errors = [an_error_of(n, f"try {n}", attempt=n) for n in range(1, most + 1)]
+    for error in errors:
         [claim] = again(store, ground, 20_000)
-        fail(store, [claim], [error if attempt == most else an_error_of(0, "first")], most=most)
+        if error is not errors[-1] or end == "retry":
+            fail(store, [claim], [error], most=most)
+        elif end == "bury":
+            assert store.bury(Q, "w1", [Buried(claim, "dead", error)]) == [Word.OK]
+        else:
+            assert store.seal(Q, "w1").word is Word.OK
+            assert store.reap(Q, "w1", [lost(claim, max_lost=1, error=error)]) == 0
     assert read(store, "a").state is State.DEAD
     for _ in range(3):
         ground.advance(60 * DAY_MS)
         store.promote(Q)
-    job = read(store, "a")
-    assert job.errors[0] == orjson.loads(error)
-    assert [entry["error"] for entry in job.errors] == ["last", "first"][:most]
+    assert read(store, "a").errors == tuple(map(orjson.loads, reversed(errors)))
 
 
 def test_a_retry_in_a_year_knows_why(store: Store, clock: Ground) -> None:
@@ -135,9 +140,12 @@ def test_they_go_with_the_last_job_and_with_time(ground: Ground) -> None:
     fail(store, [second], [an_error_of(2, "x")])
     store.promote(Q)
     assert len(stored(ground, store, "traces")) == 1, "what was of use a hundred days ago went"
-    for job in store.jobs(Q, State.PENDING).jobs + store.jobs(Q, State.DELAYED).jobs:
+    for job in [*store.jobs(Q, State.PENDING).jobs, *store.jobs(Q, State.DELAYED).jobs]:
         store.cancel(Q, [job.id])
+    put(store, "dead")
+    fail(store, take_all(store), [an_error_of(3, "x")], most=1)
     store.promote(Q)
+    assert read(store, "dead").errors == (orjson.loads(an_error_of(3, "x")),)
     assert stored(ground, store, "traces") == {}
     client = ground._servers.get(ground.kind).client
     assert not client.exists(f"{ground.opened[store]}:{{{Q}}}:traced")
