@@ -169,7 +169,7 @@ def rights_of(settings: Settings) -> Finding:
 def _try_moves(store: Store) -> None:
     """Every move, and every look."""
     queue, worker, batch = "doctor", f"doctor.{random_name(8)}.0.{random_name(8)}", new_id()
-    error = pack_error("Trial", "batchq doctor", attempt=1, at_ms=0, trace="Traceback\n")
+    error = pack_error("Trial", "batchq doctor", attempt=1, at_ms=0, trace="a long way\n" * 100)
     row = pack_row("doctor")
     store.begin(queue, NewBatch(batch))
     jobs = [NewJob(new_id(), row, priority, given=True, batch=batch) for priority in (0, 0, 0, 0, 0, 1)]

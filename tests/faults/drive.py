@@ -32,7 +32,8 @@ HOUR_MS = 3_600_000
 PATIENCE_S = 20.0
 #: All pass it.
 GATE = Gate("all", limit=9, rate=99, period_ms=HOUR_MS, threshold=9, reset_ms=HOUR_MS)
-ERROR = pack_error("ValueError", "no", attempt=1, at_ms=1)
+#: Its traceback is long enough for a store to keep it beside others of its kind.
+ERROR = pack_error("ValueError", "no", attempt=1, at_ms=1, trace="a long way\n" * 100)
 
 
 def _job(id: str, **options: object) -> NewJob:
