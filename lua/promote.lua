@@ -18,7 +18,7 @@
 --      16 timer        LIST    hints
 --      17 traces       HASH    ref -> a traceback that jobs share
 --      18 traced       ZSET    ref -> when it was last referred to, ms
---      19 dead         ZSET    ids -> time of death, ms
+--      19 completed    ZSET    kept jobs -> end of their retention, ms
 -- ARGV  1 limit        how many at most
 --       2 remember     ms that a given id is known after the job's end
 --       3 batch_keep   ms that a batch is known after its end
@@ -42,7 +42,7 @@ if #over > 0 then
   redis.call('ZREM', batch_ends, unpack(over))
   redis.call('HDEL', batches, unpack(over))
 end
-drop_traces(KEYS[17], KEYS[18], KEYS[15], KEYS[19], us)
+drop_traces(KEYS[17], KEYS[18], KEYS[19], meta, us)
 look_after({
   delayed = delayed, pending = pending, prioritized = prioritized, priority = priority, meta = meta, wake = wake,
   gates = KEYS[10], passes = KEYS[11], waiters = KEYS[12], passed = KEYS[13], visits = KEYS[14], attempts = KEYS[15],

@@ -29,11 +29,15 @@ local function whole_errors(k, errors)
   end))
 end
 
--- What nothing refers to any more: errors that share one are of jobs that were claimed, live, and wait for at most
--- half as long.
-local function drop_traces(traces, traced, attempts, dead, us)
+-- What nothing refers to any more: who does is alive, by the totals, or kept after it went well, and has waited for at
+-- most half as long.
+local function drop_traces(traces, traced, completed, meta, us)
   if redis.call('EXISTS', traced) == 0 then return end
-  if redis.call('HLEN', attempts) <= redis.call('ZCARD', dead) then
+  local alive = 0
+  for i, n in ipairs(redis.call('HMGET', meta, 'enqueued', 'requeued', 'completed', 'dead', 'cancelled', 'purged', 'dropped')) do
+    alive = alive + (i <= 2 and 1 or -1) * tonumber(n or 0)
+  end
+  if alive <= 0 and redis.call('ZCARD', completed) == 0 then
     redis.call('DEL', traces, traced)
     return
   end
