@@ -3,7 +3,8 @@
 Parcels that surely never reached the server are moved, whole, into a spool of their own beside the inbox: one rename
 each, so that a forwarder or this pool has one, never both. A pool of its own serves that spool until the server is
 back, with all that a pool does about deaths, limits and retries. What it has not ended then is emptied into the server
-(`emptying`): what ran there is never forwarded, what is forwarded does not run there again.
+(`emptying`): what ran there is never forwarded, what is forwarded does not run there again. Emptying pauses the queues
+there; one that was cut off leaves them so, and nothing of them runs before it has come to its end.
 """
 
 from __future__ import annotations
@@ -182,21 +183,19 @@ class Offline:
         moved, until = 0, monotonic() + EMPTY_S
         spool = self._shelf.open()
         try:
+            is_empty = True
             for portion in empty(spool, self._store):
                 moved += portion
                 if monotonic() > until:
-                    return
-            self._empty = True
+                    is_empty = False
+                    break
+            # Crash: where it is cut off, by an outage or a kill, the queues stay paused. The server may have taken what
+            # still stands here, and will run it.
+            for queue in spool.queues():
+                spool.resume(queue)
+            self._empty = is_empty
         finally:
             spool.close()
             fs.close(lock)
             if moved:
                 log.event("info", "offline_returned", path=self._shelf.path, jobs=moved)
-
-
-def reopen(shelf: Shelf) -> None:
-    """For the pool, before it serves: lets the queues go on that emptying has paused."""
-    spool = shelf.open()
-    for queue in spool.queues():
-        spool.resume(queue)
-    spool.close()

@@ -531,14 +531,8 @@ class Master:
             processes=self.processes,
         )
 
-        def live() -> int:
-            from batchq.fallback.offline import reopen
-
-            reopen(shelf)
-            return Master(self._app, settings).run()
-
         self._store.before_fork()
-        return newborn.fork_pool(self._let_go, live)
+        return newborn.fork_pool(self._let_go, lambda: Master(self._app, settings).run())
 
     # -- the next image
 

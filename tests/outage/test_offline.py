@@ -16,8 +16,9 @@ from batchq.job import Mark, NewJob, new_id, pack_row
 from batchq.redis.store import RedisStore
 from batchq.spool import drop, inbox
 from batchq.spool.parcel import address_of
+from tests.faults.proxy import Proxy
 from tests.outage.conftest import DURABLE
-from tests.process.rig import Pool, Rig
+from tests.process.rig import Pool, Rig, let_pass
 from tests.servers import Server
 
 Serve = Callable[..., Server]
@@ -116,6 +117,56 @@ def test_second_pool_that_is_killed_loses_nothing(away: tuple[Server, Rig, Pool,
     starts = [entry.job for entry in rig.ledger.starts()]
     assert len(starts) - len(set(starts)) <= running + 2
     rig.until_counts(pending=0, active=0, delayed=0, within=20)
+
+
+def test_what_the_server_may_have_taken_does_not_run_here_again(serve: Serve, rig_on: RigOn) -> None:
+    """It is away once more before it has answered what it was given back: that waits for it, and runs once."""
+    server = serve(*DURABLE)
+    rig = rig_on(server)
+    rig.app(APP)
+    given_back: list[bytes] = []
+
+    def sees(request: bytes, _: int) -> bool:
+        given_back.extend([request] * (b"ledger-" in request))
+        return False
+
+    def away(reply: bytes) -> bool:
+        proxy.refusing = True
+        return True
+
+    spool = str(rig.folder / "fallback")
+    with (
+        Proxy(server.port) as proxy,
+        App(proxy.url, prefix=rig.prefix, spool=spool, fallback_ephemeral=True, enqueue_timeout=0.2) as app,
+    ):
+        pool = rig.start("--lease", "2s", n=2, BATCHQ_URL=proxy.url)
+        proxy.cut = away
+        rig.until(lambda: pool.lines("store_unavailable"), "the pool knows that its store is away")
+        # What comes after this one was surely not sent.
+        online = app.enqueue("online").id
+        # Both places are taken until the server is back, and that is noticed.
+        long = [app.enqueue("spare", args=[3.0]).id for _ in range(2)]
+        for job in long:
+            rig.until_started(job)
+        waiting = [app.enqueue("spare").id for _ in range(10)]
+        rig.until(lambda: inbox.census(spool).files == 1, "they are moved to where they may run")
+        proxy.hold(sees)
+        proxy.cut = lambda reply: proxy.refusing or (bool(given_back) and reply.endswith(b"ok\r\n") and away(reply))
+        proxy.refusing = False
+        rig.until(lambda: proxy.refusing, "they are given back, and nobody hears that it was done")
+        rig.until(lambda: len(pool.lines("offline")) == 2, "the spool is served again")
+        # Long enough for them to run there, if they would.
+        let_pass(1.5)
+        proxy.cut, proxy.refusing = None, False
+        rig.until_counts(done=11, pending=0, active=0, delayed=0)
+        starts = [entry.job for entry in rig.ledger.starts()]
+        assert sorted(starts) == sorted([online, *long, *waiting])
+        rig.until(lambda: pool.lines("offline_returned"), "the spool is emptied")
+        outages = len(pool.lines("store_unavailable"))
+        proxy.cut = away
+        rig.until(lambda: len(pool.lines("store_unavailable")) > outages, "it knows")
+        app.enqueue("online")
+        rig.until_started(app.enqueue("spare").id)
 
 
 def test_only_whole_parcels_of_this_server_and_pool_are_taken(
