@@ -182,6 +182,15 @@ def _enqueued(queue: str, jobs: Sequence[NewJob], answer: Reply, max_pending: in
     return words
 
 
+def _trips(calls: Sequence[Parcelled], max_pending: Callable[[str], int]) -> Iterator[Sequence[Parcelled]]:
+    """What may go in one round trip: nothing behind a call that may find its queue full, or it could overtake that."""
+    first = 0
+    for behind, one in enumerate(calls, 1):
+        if max_pending(one.queue) or behind == len(calls):
+            yield calls[first:behind]
+            first = behind
+
+
 def _gated(name: str, outcomes: Sequence[Any]) -> str:
     """The script of a move: one that looks after gates, where a claim may hold places at some."""
     return f"gated/{name}" if RedisStore.meets_gates and any(out.claim.gated for out in outcomes) else name
@@ -456,9 +465,21 @@ class RedisStore(Store):
     def forward(
         self, calls: Sequence[Parcelled], max_pending: Callable[[str], int] = lambda queue: 0
     ) -> list[list[Word] | QueueFull | ConfigError]:
-        """enqueue for jobs that waited in a spool: each call under its own mark, all in one round trip, counted as
-        `forwarded`. A call that is refused says so in its place. Each is at most one step. `max_pending`: of a queue.
-        Raises StoreUnavailable."""
+        """enqueue for jobs that waited in a spool: each call under its own mark, in as few round trips as it can be,
+        counted as `forwarded`. A call that is refused says so in its place, and so do those behind one that found its
+        queue full: they are not sent. Each is at most one step. `max_pending`: of a queue. Raises StoreUnavailable."""
+        out: list[list[Word] | QueueFull | ConfigError] = []
+        for trip in _trips(calls, max_pending):
+            answers = self._forward(trip, max_pending)
+            out += answers
+            if full := next((answer for answer in answers if isinstance(answer, QueueFull)), None):
+                return out + [full] * (len(calls) - len(out))
+        return out
+
+    def _forward(
+        self, calls: Sequence[Parcelled], max_pending: Callable[[str], int]
+    ) -> list[list[Word] | QueueFull | ConfigError]:
+        """In one round trip."""
         packed = [
             (
                 queue,

@@ -240,6 +240,24 @@ def test_spool_that_is_a_store_keeps_what_was_dropped_for_it(store: RedisStore, 
     ledger.close()
 
 
+def test_nothing_overtakes_what_finds_its_queue_full(store: RedisStore, spool: Path) -> None:
+    """Neither what would fit, nor what is for another queue; nor the rest of the same file."""
+    store.enqueue(Q, [a_job(f"there-{n}") for n in range(3)])
+    drop(spool, [("first", a_job("0"))])
+    drop(spool, [(Q, a_job("1")), (Q, a_job("2")), ("other", a_job("x"))])
+    drop(spool, [(Q, a_job("3"))])
+    drop(spool, [("other", a_job("y"))])
+    forwarder = Forwarder(store, spool, Limits(), max_pending=lambda queue: 4)
+    assert forwarder.sweep() == Ingested(1, 1, 0)
+    assert forwarder.sweep() == Ingested()
+    assert work_off(store, "other") == []
+    assert len(work_off(store)) == 3
+    assert forwarder.sweep() == Ingested(3, 5, 0)
+    assert work_off(store) == ["1", "2", "3"]
+    assert work_off(store, "other") == ["x", "y"]
+    assert inbox.census(spool) == inbox.Census(0, 0, 0)
+
+
 def test_empty_or_missing_spool_is_left_as_it_is(store: RedisStore, spool: Path) -> None:
     """A master looks each second: it makes no directory that nobody needs."""
     assert drain(store, spool) == Ingested()
