@@ -113,7 +113,7 @@ class Fallback:
             else:
                 words = self._store.enqueue(queue, jobs, mark, max_pending=max_pending)
         except (StoreUnavailable, StoreFull) as error:
-            self._spool(queue, jobs, error)
+            self._spool(queue, jobs, error, mark)
             outage = self._store.outage
             if outage.since is None:
                 self._refusal.begin(error)
@@ -130,14 +130,16 @@ class Fallback:
         """The jobs of a call that a full queue refused wait in the spool until it has room."""
         self._spool(queue, jobs, full)
 
-    def _spool(self, queue: str, jobs: Sequence[NewJob], error: StoreUnavailable | QueueFull) -> None:
-        kind = next(one for one in (StoreUnavailable, StoreFull, QueueFull) if isinstance(error, one))
+    def _spool(
+        self, queue: str, jobs: Sequence[NewJob], error: StoreUnavailable | QueueFull, mark: Mark | None = None
+    ) -> None:
+        """`mark`: of an earlier sending, which may be executed though the last one was not."""
         if self._fault:
-            raise kind(f"{error}; and there is no fallback: {self._fault}") from error
+            raise _with(error, f"and there is no fallback: {self._fault}") from error
         try:
-            self._drop(queue, jobs, None if error.mark is None else Mark(*error.mark))
+            self._drop(queue, jobs, mark if error.mark is None else Mark(*error.mark))
         except BatchqError as spool_error:
-            raise kind(f"{error}; and the fallback can't take it either: {spool_error}") from spool_error
+            raise _with(error, f"and the fallback can't take it either: {spool_error}") from spool_error
 
     def _drop(self, queue: str, jobs: Sequence[NewJob], mark: Mark | None) -> None:
         from batchq.spool.inbox import drop
@@ -195,3 +197,11 @@ class Fallback:
     def after_fork(self) -> None:
         """In the parent and in the child."""
         self._lock.release()
+
+
+def _with(error: StoreUnavailable | QueueFull, more: str) -> StoreUnavailable | QueueFull:
+    """The same error, that says more: also whether the call may have been done."""
+    kind = next(one for one in (StoreUnavailable, StoreFull, QueueFull) if isinstance(error, one))
+    told = kind(f"{error}; {more}")
+    told.__dict__.update(error.__dict__)
+    return told

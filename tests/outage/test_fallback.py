@@ -14,7 +14,8 @@ import pytest
 
 from batchq import App, QueueFull, StoreFull, StoreUnavailable
 from batchq.fallback.forward import Forwarder
-from batchq.job import Completed
+from batchq.fallback.producer import Fallback
+from batchq.job import Completed, Mark, NewJob, new_id, pack_row
 from batchq.lifecycle import Word
 from batchq.redis.connect import PROBE_WAIT_S
 from batchq.redis.store import RedisStore
@@ -167,6 +168,34 @@ def test_spool_that_can_not_be_written_is_told_with_both_reasons(app_on: Callabl
     app = app_on(f"redis://127.0.0.1:{free_port()}/0")
     with pytest.raises(StoreUnavailable, match=r"refused.*fallback can't take it either.*letters\.txt"):
         app.enqueue("work")
+
+
+def test_call_that_may_have_been_done_says_so_where_there_is_no_fallback(
+    app_on: Callable[..., App], redis_server: Server, spool: Path
+) -> None:
+    """The directory is used by something else, so that the caller has to know what to send again, and as what."""
+    spool.mkdir(mode=0o700)
+    (spool / "letters.txt").write_text("not a spool")
+    with Proxy(redis_server.port) as proxy:
+        app = app_on(proxy.url)
+        proxy.refusing = True
+        with pytest.raises(StoreUnavailable) as surely_not:
+            app.enqueue("work")
+        proxy.refusing = False
+        proxy.cut = lambda reply: reply.startswith(b"*1\r\n")
+        with pytest.raises(StoreUnavailable) as perhaps:
+            app_on(proxy.url).enqueue("work")
+    assert (surely_not.value.maybe, surely_not.value.mark) == (False, None)
+    assert perhaps.value.maybe
+    assert perhaps.value.mark is not None
+
+
+def test_copy_of_a_call_keeps_its_mark_also_where_it_was_surely_not_done_again(spool: Path) -> None:
+    """Its first sending, which found the queue full, may still come through."""
+    store = RedisStore(f"redis://127.0.0.1:{free_port()}/0", patience_s=0.1)
+    fallback = Fallback(store, str(spool), Limits(), ephemeral=True)
+    assert fallback.enqueue(Q, [NewJob(new_id(), pack_row("work"))], Mark("lane", 3), max_pending=1) is None
+    assert [line["mark"] for line in lines(spool)] == [["lane", 3]]
 
 
 def test_full_server_spools_and_takes_them_when_it_has_room(
