@@ -16,7 +16,7 @@ from contextlib import suppress
 from batchq import log
 from batchq.clock import SYSTEM, Clock
 from batchq.errors import ConfigError, InternalError, QueueFull, SpoolError, StoreError, StoreFull
-from batchq.fallback.confirm import GRACE_S, Unconfirmed
+from batchq.fallback.confirm import Unconfirmed
 from batchq.job import Mark, NewJob
 from batchq.redis.outage import Outage
 from batchq.redis.store import Parcelled, RedisStore
@@ -41,7 +41,7 @@ class Forwarder:
 
     It takes what is addressed to that store, and what has no address where the spool is no store of its own.
     `everything`: also what is addressed to others (the server has moved). `max_pending`: of a queue; what does not fit
-    waits, and all that came behind it. `confirm`, `grace_s`: when what the server took leaves the spool, see `confirm`.
+    waits, and all that came behind it. `confirm`, `stands_s`: when what was taken leaves the spool, see `confirm`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Forwarder:
         everything: bool = False,
         max_pending: Callable[[str], int] = lambda queue: 0,
         confirm: Confirm = "reply",
-        grace_s: float = GRACE_S,
+        stands_s: float | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         self._store = store
@@ -69,9 +69,9 @@ class Forwarder:
         self._tidy_at = 0.0
         self._confirm = confirm
         self._waits_for_more = confirm != "reply"
+        self._sent = Unconfirmed(store, self._layout, confirm, clock, is_ours=self._is_ours, stands_s=stands_s)
         #: How long a file may stand under sent/ while all is well.
-        self.confirm_s = {"reply": 0.0, "waitaof": SYNC_MS / 1000, "grace": grace_s}[confirm]
-        self._sent = Unconfirmed(store, self._layout, confirm, clock, is_ours=self._is_ours, grace_s=grace_s)
+        self.confirm_s = self._sent.stands_s + (SYNC_MS / 1000 if confirm == "waitaof" else 0.0)
 
     @property
     def path(self) -> str:
@@ -102,6 +102,11 @@ class Forwarder:
     def unconfirmed(self) -> int:
         """How many files the server has taken that it is still to confirm."""
         return len(self._sent.names())
+
+    def has_lost(self) -> bool:
+        """Whether the server was started anew since, so that some of them will be sent again. Raises StoreUnavailable,
+        StoreFull."""
+        return self._waits_for_more and self._sent.are_lost()
 
     def fault(self) -> str:
         """Why that server can't confirm as it should; "" where it can, or nobody knows. Raises StoreUnavailable."""

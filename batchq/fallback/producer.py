@@ -157,10 +157,23 @@ class Fallback:
 
     def _stands_before(self) -> bool:
         """Whether something waits here that came before; what can be is forwarded first."""
-        if self._fault or not self._forwards().stands_before():
+        if self._fault or not self._is_behind():
             return False
         self._forward()
-        return self._forwards().stands_before()
+        return self._is_behind()
+
+    def _is_behind(self) -> bool:
+        forwarder = self._forwards()
+        if forwarder.stands_before():
+            return True
+        if not forwarder.unconfirmed():
+            return False
+        try:
+            with self._lock:
+                return forwarder.has_lost()
+        except (StoreUnavailable, StoreFull):
+            # Nobody knows; and the call would not get through either.
+            return True
 
     def _forwards(self) -> Forwarder:
         if self._forwarder is None:

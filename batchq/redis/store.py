@@ -504,6 +504,10 @@ class RedisStore(Store):
         self._announced |= dict.fromkeys(announced, time.monotonic())
         return out
 
+    def ping(self) -> None:
+        """Raises StoreUnavailable where the server is away."""
+        self._run(("PING",))
+
     def sync(self) -> Sync:
         """For questions whether the server keeps what it took."""
         return Sync(self._links, self._ask)
@@ -988,7 +992,7 @@ class RedisStore(Store):
         """Raises StoreVersion for a server that is too old."""
         fields = self._fields("server")
         if fields is None:
-            self._run(("PING",))
+            self.ping()
             return StoreInfo(f"{self._dialer.scheme}://{self._links.where}", "redis", "unknown")
         version = fields.get("redis_version", "0")
         if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from batchq import App
+from batchq.clock import ManualClock
 from batchq.config import load
 from batchq.errors import SpoolError, StoreUnavailable
 from batchq.fallback.forward import Forwarder
 from batchq.job import NewJob, new_id, pack_row, random_name
 from batchq.lifecycle import State
+from batchq.redis.connect import PROBE_WAIT_S
 from batchq.redis.store import RedisStore
 from batchq.redis.sync import Confirm
 from batchq.spool import drop, fs, inbox
@@ -53,8 +55,8 @@ def valkey() -> Iterator[Callable[..., Server]]:
         server.stop()
 
 
-def forwarder_to(server: Server, spool: Path, confirm: Confirm, grace_s: float = 0.0) -> Forwarder:
-    return Forwarder(RedisStore(server.url, prefix="c"), spool, Limits(), confirm=confirm, grace_s=grace_s)
+def forwarder_to(server: Server, spool: Path, confirm: Confirm, stands_s: float = 0.0) -> Forwarder:
+    return Forwarder(RedisStore(server.url, prefix="c"), spool, Limits(), confirm=confirm, stands_s=stands_s)
 
 
 def drop_some(spool: Path, *ids: str) -> list[str]:
@@ -97,7 +99,7 @@ def test_what_a_server_lost_between_its_reply_and_its_disk_is_sent_again(
     server = valkey(*UNSYNCED)
     ids = drop_some(spool, "a", "b")
     before = written(server)
-    assert forwarder_to(server, spool, confirm, grace_s=60.0).sweep() == Ingested(2, 2, 0)
+    assert forwarder_to(server, spool, confirm, stands_s=60.0).sweep() == Ingested(2, 2, 0)
     store = RedisStore(server.url, prefix="c")
     assert store.stats(Q).counts["pending"] == 2
     assert len(sent(spool)) == (0 if confirm == "reply" else 2)
@@ -109,13 +111,31 @@ def test_what_a_server_lost_between_its_reply_and_its_disk_is_sent_again(
 
 
 @pytest.mark.parametrize("confirm", ["waitaof", "grace"])
+def test_what_a_server_lost_comes_before_what_waits(
+    valkey: Callable[..., Server], spool: Path, confirm: Confirm
+) -> None:
+    """And before what is enqueued from then on, where that is to keep its order."""
+    server = valkey(*UNSYNCED)
+    drop_some(spool, "a", "b")
+    before = written(server)
+    forwarder = forwarder_to(server, spool, confirm, stands_s=60.0)
+    forwarder.sweep()
+    cut_power(server, before)
+    server.client.config_set("appendfsync", "no")
+    drop_some(spool, "c")
+    forwarder.sweep()
+    store = RedisStore(server.url, prefix="c")
+    assert [job.id for job in store.jobs(Q, State.PENDING).jobs] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("confirm", ["waitaof", "grace"])
 def test_what_a_restart_did_not_lose_is_not_run_again(
     valkey: Callable[..., Server], spool: Path, confirm: Confirm, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is sent again, for it is another run of the server; by then it has been run and forgotten."""
     server = valkey(*UNSYNCED)
     ids = drop_some(spool, "a", "b")
-    forwarder_to(server, spool, confirm, grace_s=60.0).sweep()
+    forwarder_to(server, spool, confirm, stands_s=60.0).sweep()
     store = RedisStore(server.url, prefix="c")
     assert sorted(work_off(store)) == ids
     server.kill()
@@ -144,17 +164,38 @@ def test_another_connection_that_wrote_nothing_confirms_nothing(valkey: Callable
     assert work_off(store) == ["a"]
 
 
-def test_grace_lasts(redis_server: Server, prefix: str, spool: Path) -> None:
-    """Not before its time, and by whoever looks then."""
-    store = RedisStore(redis_server.url, prefix=prefix)
+def test_what_comes_while_a_server_syncs_is_forwarded_at_once(valkey: Callable[..., Server], spool: Path) -> None:
+    """By a master, which waits longer for an answer than the server for its disk."""
+    server = valkey(*UNSYNCED)
+    ids = drop_some(spool, "a")
+    store = RedisStore(server.url, prefix="c", patience_s=0)
+    forwarder = Forwarder(store, spool, Limits(), confirm="waitaof", stands_s=0.0)
+    forwarder.sweep()
+    for id in ("b", "c"):
+        ids += drop_some(spool, id)
+        assert forwarder.sweep() == Ingested(1, 1, 0)
+    assert forwarder.unconfirmed() == 3
+    server.client.config_set("appendfsync", "always")
+    forward_all(forwarder)
+    assert work_off(store) == ids
+
+
+@pytest.mark.parametrize(("confirm", "stands_ms"), [("waitaof", 2000), ("grace", 5000)])
+def test_nothing_is_confirmed_before_its_time(
+    valkey: Callable[..., Server], spool: Path, confirm: Confirm, stands_ms: int
+) -> None:
+    """Also where the server says at once that it has synced: under everysec there are some that say so too soon."""
+    store, clock = RedisStore(valkey(*AOF, *SYNCED).url, prefix="c"), ManualClock()
     drop_some(spool, "a")
-    patient = Forwarder(store, spool, Limits(), confirm="grace", grace_s=60.0)
-    patient.sweep()
-    patient.sweep()
-    assert patient.waiting() == 0
-    assert patient.unconfirmed() == 1
-    forward_all(Forwarder(store, spool, Limits(), confirm="grace", grace_s=0.0))
-    assert patient.unconfirmed() == 0
+    forwarder = Forwarder(store, spool, Limits(), confirm=confirm, clock=clock)
+    forwarder.sweep()
+    clock.advance(stands_ms - 1)
+    forwarder.sweep()
+    assert forwarder.waiting() == 0
+    assert forwarder.unconfirmed() == 1
+    clock.advance(1)
+    forward_all(forwarder)
+    assert forwarder.unconfirmed() == 0
     assert work_off(store) == ["a"]
 
 
@@ -165,7 +206,7 @@ def test_server_that_is_a_replica_now_confirms_nothing(
     """It still runs, and another one has what counts."""
     server = valkey(*UNSYNCED)
     drop_some(spool, "a")
-    forwarder_to(server, spool, confirm, grace_s=60.0).sweep()
+    forwarder_to(server, spool, confirm, stands_s=60.0).sweep()
     server.client.replicaof("127.0.0.1", 1)
     server.client.config_set("appendfsync", "always")
     with pytest.raises(StoreUnavailable, match="replica"):
@@ -179,7 +220,7 @@ def test_server_that_is_a_replica_now_confirms_nothing(
 def test_what_stands_there_goes_on_when_the_reply_is_enough_again(store: RedisStore, spool: Path) -> None:
     """The setting was changed, or a forwarder by hand has none."""
     drop_some(spool, "a", "b")
-    Forwarder(store, spool, Limits(), confirm="grace", grace_s=60.0).sweep()
+    Forwarder(store, spool, Limits(), confirm="grace", stands_s=60.0).sweep()
     assert work_off(store) == ["a", "b"]
     plain = Forwarder(store, spool, Limits())
     assert plain.unconfirmed() == 2
@@ -244,7 +285,7 @@ def test_full_server_is_waited_for(
     server = valkey(*AOF, "--maxmemory-policy", "noeviction")
     ids = drop_some(spool, "a", "b")
     store = RedisStore(server.url, prefix="c")
-    patient = Forwarder(store, spool, Limits(), confirm="grace", grace_s=60.0)
+    patient = Forwarder(store, spool, Limits(), confirm="grace", stands_s=60.0)
     assert patient.sweep(files=1).files == 1
     server.client.config_set("maxmemory", 1)
     attach_inbox(store, load({"url": server.url, "spool": str(spool), "forward_confirm": confirm}, environ={}))
@@ -278,8 +319,8 @@ def test_every_node_of_a_cluster_confirms(spool: Path) -> None:
         hows: tuple[Confirm, ...] = ("waitaof", "grace")
         for confirm in hows:
             drop(spool, [(queue, a_job(f"{confirm}-{queue}", given=True)) for queue in queues])
-            assert Forwarder(store, spool, Limits(), confirm=confirm, grace_s=60.0).sweep() == Ingested(1, 3, 0)
-            forward_all(Forwarder(store, spool, Limits(), confirm=confirm, grace_s=0.0))
+            assert Forwarder(store, spool, Limits(), confirm=confirm, stands_s=60.0).sweep() == Ingested(1, 3, 0)
+            forward_all(Forwarder(store, spool, Limits(), confirm=confirm, stands_s=0.0))
             assert sorted(id for queue in queues for id in work_off(store, queue)) == [
                 f"{confirm}-{queue}" for queue in sorted(queues)
             ]
@@ -342,6 +383,58 @@ def test_ordered_spools_nothing_where_nothing_waits_for_this_server(app: App, st
     assert arguments(store) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("confirm", ["waitaof", "grace"])
+def test_ordered_call_comes_behind_what_a_server_lost(
+    valkey: Callable[..., Server], spool: Path, confirm: Confirm
+) -> None:
+    """The producer has not called while the server was away, and nothing else waits."""
+    server = valkey(*UNSYNCED)
+    with App(
+        server.url,
+        prefix="c",
+        spool=str(spool),
+        fallback_ephemeral=True,
+        enqueue_timeout=30,
+        ordered=True,
+        forward_confirm=confirm,
+    ) as app:
+        drop(spool, [("default", NewJob(new_id(), pack_row("note", [1])))])
+        before = written(server)
+        assert not app.enqueue("note", args=[2]).spooled
+        assert len(sent(spool)) == 1
+        cut_power(server, before)
+        server.client.config_set("appendfsync", "no")
+        app.enqueue("note", args=[3])
+        wait_for(lambda: not app.enqueue("note", args=[4]).spooled, "nothing waits any more")
+        found = arguments(RedisStore(server.url, prefix="c"))
+    assert found[:2] == [1, 3], "what was enqueued directly is lost"
+    assert set(found[2:]) == {4}
+
+
+@pytest.mark.parametrize("confirm", ["waitaof", "grace"])
+def test_silent_server_holds_up_one_ordered_call_and_then_a_quarter_of_a_second_each_second(
+    valkey: Callable[..., Server], spool: Path, confirm: Confirm
+) -> None:
+    """Also where it is asked whether it keeps what it took."""
+    server = valkey(*UNSYNCED)
+    base: dict[str, object] = {"prefix": "c", "spool": str(spool), "fallback_ephemeral": True, "enqueue_timeout": 1.5}
+    with Proxy(server.port) as proxy, App(proxy.url, ordered=True, forward_confirm=confirm, **base) as app:
+        to = address_of(app.store.destination)  # type: ignore[attr-defined]
+        drop(spool, [("default", a_job())], to=to)
+        assert not app.enqueue("note").spooled
+        assert len(sent(spool)) == 1
+        proxy.silent = True
+        began = time.monotonic()
+        assert app.enqueue("note").spooled
+        assert 1.4 < time.monotonic() - began < 3
+        for _ in range(5):
+            let_pass(0.3)
+            began = time.monotonic()
+            assert app.enqueue("note").spooled
+            assert time.monotonic() - began < PROBE_WAIT_S + 0.75
+        proxy.silent = False
+
+
 # -- random kills ------------------------------------------------------------------------------------------------------
 
 GRACE_S = 0.6
@@ -353,7 +446,7 @@ from batchq.redis.store import RedisStore
 from batchq.errors import StoreUnavailable
 from batchq.store import Limits
 store = RedisStore(sys.argv[1], prefix="c", patience_s=0.2)
-forwarder = Forwarder(store, sys.argv[2], Limits(), confirm=sys.argv[3], grace_s=float(sys.argv[4]))
+forwarder = Forwarder(store, sys.argv[2], Limits(), confirm=sys.argv[3], stands_s=float(sys.argv[4]))
 while True:
     try:
         forwarder.sweep(3, 3)

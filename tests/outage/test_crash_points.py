@@ -41,7 +41,7 @@ from batchq.fallback.forward import Forwarder
 from batchq.redis.store import RedisStore
 from batchq.store import Limits
 store = RedisStore(sys.argv[1], prefix=sys.argv[2])
-forwarder = Forwarder(store, sys.argv[3], Limits(), confirm=sys.argv[5], grace_s=0.0)
+forwarder = Forwarder(store, sys.argv[3], Limits(), confirm=sys.argv[5], stands_s=0.0)
 while forwarder.waiting() + forwarder.unconfirmed():
     forwarder.sweep()
 """
@@ -90,7 +90,7 @@ def test_what_a_crash_leaves_is_well_and_goes_on(
     code = {"drop": DROP, "ingest": INGEST}.get(what, FORWARD)
     store: Store = remote
     confirm: Any = what if what in get_args(Confirm) else "reply"
-    sweep: Callable[[], object] = Forwarder(remote, path, Limits(), confirm=confirm, grace_s=0.0).sweep
+    sweep: Callable[[], object] = Forwarder(remote, path, Limits(), confirm=confirm, stands_s=0.0).sweep
     if what == "ingest":
         local = SpoolStore(path)
         store, sweep = local, local.sweep_inbox
