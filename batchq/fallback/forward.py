@@ -100,8 +100,11 @@ class Forwarder:
         return SpoolError(f"spool: {self.path}: {error}; check the disk and the owner")
 
     def unconfirmed(self) -> int:
-        """How many files the server has taken that it is still to confirm."""
-        return len(self._sent.names())
+        """How many files the server has taken that it is still to confirm. Raises SpoolError where nobody can look."""
+        try:
+            return len(self._sent.names())
+        except OSError as error:
+            raise self._unusable(error) from error
 
     def has_lost(self) -> bool:
         """Whether the server was started anew since, so that some of them will be sent again. Raises StoreUnavailable,

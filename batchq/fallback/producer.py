@@ -164,16 +164,16 @@ class Fallback:
 
     def _is_behind(self) -> bool:
         forwarder = self._forwards()
-        if forwarder.stands_before():
-            return True
-        if not forwarder.unconfirmed():
-            return False
-        try:
-            with self._lock:
-                return forwarder.has_lost()
-        except (StoreUnavailable, StoreFull):
-            # Nobody knows; and the call would not get through either.
-            return True
+        # In this order: what is put back meanwhile is seen among what waits.
+        if forwarder.unconfirmed():
+            try:
+                with self._lock:
+                    if forwarder.has_lost():
+                        return True
+            except (StoreUnavailable, StoreFull):
+                # Nobody knows; and the call would not get through either.
+                return True
+        return forwarder.stands_before()
 
     def _forwards(self) -> Forwarder:
         if self._forwarder is None:

@@ -411,6 +411,34 @@ def test_ordered_call_comes_behind_what_a_server_lost(
     assert set(found[2:]) == {4}
 
 
+def test_ordered_call_sees_what_another_forwarder_puts_back_while_it_looks(
+    valkey: Callable[..., Server], spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It moves from where one look was to where the other one will be."""
+    server = valkey(*UNSYNCED)
+    base: dict[str, object] = {"prefix": "c", "spool": str(spool), "fallback_ephemeral": True, "enqueue_timeout": 30}
+    names, put_back = fs.names, []
+
+    def look(path: str) -> list[str]:
+        found = names(path)
+        if path.endswith("work") and not put_back:
+            put_back.extend(sent(spool))
+            for name in put_back:
+                fs.move(str(spool / "inbox" / "sent" / name), str(spool / "inbox" / "work" / name.partition("-")[2]))
+        return found
+
+    with App(server.url, ordered=True, forward_confirm="grace", **base) as app:
+        drop(spool, [("default", NewJob(new_id(), pack_row("note", [1])))])
+        before = written(server)
+        forwarder_to(server, spool, "grace", stands_s=60.0).sweep()
+        cut_power(server, before)
+        monkeypatch.setattr(fs, "names", look)
+        app.enqueue("note", args=[2])
+        wait_for(lambda: not app.enqueue("note", args=[3]).spooled, "nothing waits any more")
+        assert put_back
+        assert arguments(RedisStore(server.url, prefix="c"))[:2] == [1, 2]
+
+
 @pytest.mark.parametrize("confirm", ["waitaof", "grace"])
 def test_silent_server_holds_up_one_ordered_call_and_then_a_quarter_of_a_second_each_second(
     valkey: Callable[..., Server], spool: Path, confirm: Confirm
