@@ -8,6 +8,7 @@ With the setting `debug` (BATCHQ_DEBUG=1) the traceback is shown as well. `start
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from batchq.errors import AppError, BatchqError, ConfigError, StoreUnavailable
 
 DONE, FAILED, USAGE, NO_APP, NO_STORE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
+#: Errors without a name that are those of a write to stdout; what can't be opened, forked or found is none of its.
+_OF_OUTPUT = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE, errno.EAGAIN))
 
 _debug = False
 
@@ -155,7 +158,8 @@ def _flushed(code: int) -> int:
 def _os_text(error: BaseException) -> str:
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    return f"{error.filename or 'stdout'}: {error.strerror}"
+    of = error.filename or ("stdout" if error.errno in _OF_OUTPUT else "")
+    return f"{of}: {error.strerror}" if of else error.strerror
 
 
 def _prepare() -> None:

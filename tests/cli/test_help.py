@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -159,6 +160,26 @@ def test_a_reader_that_left_is_no_failure(url: str, args: tuple[str, ...]) -> No
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_error_of_something_else_is_not_stdout_s(url: str, tmp_path: Path) -> None:
+    """Where no more files can be opened, wherever that is met: nobody is to look at the output for it."""
+    (tmp_path / "shop.py").write_text("from batchq import App\n\napp = App()\n")
+    said = ""
+    for most in range(6, 10):
+        limited = ["sh", "-c", f'ulimit -n {most} && exec "$@"', "sh", sys.executable, "-m", "batchq"]
+        done = subprocess.run(
+            [*limited, "start", "-n", "1", "--burst", "shop:app"],
+            capture_output=True,
+            text=True,
+            env=environment(BATCHQ_URL=url),
+            cwd=tmp_path,
+            timeout=30,
+            check=False,
+        )
+        said += done.stderr
+    assert "Too many open files" in said
+    assert "stdout" not in said
 
 
 def test_the_rest_of_an_error(run: Run) -> None:
