@@ -83,7 +83,8 @@ class Waiter(Protocol):
         ...
 
     def take(self) -> bool:
-        """Consumes what made the descriptor readable; True for a hint, False for a wait that ended without one."""
+        """Consumes what made the descriptor readable; True for a hint, False for a wait that ended without one. Raises
+        StoreError where nobody can wait like this until a person has mended something: whoever does looks by itself."""
         ...
 
     def close(self) -> None: ...

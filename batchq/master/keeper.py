@@ -34,6 +34,8 @@ TRY_S, REAP_S = 0.1, 0.05
 #: The longest wait before another try for one that can't be reaped.
 REAP_MOST_S = 60.0
 PUBLISH_S = 5.0
+#: What the store does not do is told so often, and a wait that it refuses is tried again.
+SILENT_S = 60.0
 EXPIRE_S = 60.0
 
 
@@ -94,6 +96,10 @@ class Keeper:
         self._timers = Timers()
         self._waiter: Waiter | None = None
         self._waiter_fd: int | None = None
+        #: Failures, and when they were told.
+        self._told: dict[str, float] = {}
+        #: Not before: the store lets nobody wait for news.
+        self._listen_at = 0.0
 
     # -- the store comes and goes
 
@@ -126,9 +132,17 @@ class Keeper:
         except StoreUnavailable as error:
             self._lost(error, began)
         except StoreError as error:
-            log.event("error", "store_failed", error=str(error))
+            self._tell_failure(error)
         except Exception as error:  # noqa: BLE001 - one errand that fails must not end the pool, nor the other errands
             log.event("error", "errand_failed", error=repr(error), exc=error)
+
+    def _tell_failure(self, error: StoreError) -> None:
+        """Until somebody has mended it each sweep fails again."""
+        now, text = SYSTEM.monotonic(), str(error)
+        self._told = {said: at for said, at in self._told.items() if now - at < SILENT_S}
+        if text not in self._told:
+            self._told[text] = now
+            log.event("error", "store_failed", error=text)
 
     def _is_away(self) -> bool:
         """Tries a store that was away, now and then; all errands are done at once when it is back."""
@@ -168,7 +182,7 @@ class Keeper:
 
     def listen(self) -> None:
         """Waits for it in the selector."""
-        if self._is_away():
+        if self._is_away() or SYSTEM.monotonic() < self._listen_at:
             return
         began = SYSTEM.monotonic()
         if self._waiter is None:
@@ -193,7 +207,14 @@ class Keeper:
     def _heard(self, mask: int) -> None:
         # Taking the news may close the descriptor, and another may get its number.
         self._deafen()
-        if self._waiter is not None and self._waiter.take():
+        try:
+            news = self._waiter is not None and self._waiter.take()
+        except StoreError as error:
+            # The sweeps find what is due meanwhile.
+            self._listen_at = SYSTEM.monotonic() + SILENT_S
+            self._tell_failure(error)
+            return
+        if news:
             self._timers.fire = dict.fromkeys(self._names, 0.0)
 
     def hang_up(self) -> None:

@@ -10,7 +10,7 @@ from batchq.errors import StoreUnavailable
 from batchq.job import Claims
 from batchq.redis.connect import Links
 from batchq.redis.link import FOR_EVER
-from batchq.redis.replies import Unreached
+from batchq.redis.replies import Unreached, raise_for
 from batchq.redis.wire import Command, ErrorReply, Reply
 
 #: The seconds that one blocking wait lasts at the server; a worker looks by itself after it.
@@ -19,6 +19,8 @@ WAIT_S = 5
 UNSURE_WAIT_S = 1
 #: A wait that has not ended so long after its time never will: the other side of the connection is gone.
 OVERDUE_S = 1.0
+#: Errors that a pop may meet alone. The next one meets it at once.
+_OF_POPS = ("NOPERM", "WRONGTYPE")
 #: What is left of the lease of a worker that is awake, at least: its master renews each third.
 FRESH = 0.5
 
@@ -70,14 +72,25 @@ class RedisWaiter:
             return False
         self._armed = False
         try:
-            heard = self._link.receive() is not None
+            reply = self._hear()
             self._hear_more()
-            return heard
         except (Unreached, ErrorReply):
             # The next call of the store finds out what is wrong, and says so.
             self._link.close()
             self._leave()
             return False
+        if isinstance(reply, ErrorReply):
+            raise_for(reply, self._links.where, key=" or ".join(self._keys))
+        return reply is not None
+
+    def _hear(self) -> Reply:
+        """The answer to the pop. Raises Unreached; ErrorReply for an error that other calls meet as well."""
+        try:
+            return self._link.receive()
+        except ErrorReply as error:
+            if error.code not in _OF_POPS:
+                raise
+            return error
 
     def close(self) -> None:
         if self._armed:

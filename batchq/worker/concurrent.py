@@ -288,8 +288,8 @@ class ConcurrentWorker(WorkerBase):
     def _heard(self) -> None:
         # Taking the hint may close the descriptor, and another may get its number.
         self._deafen()
-        if self._waiter is not None:
-            self._waiter.take()
+        # Where nobody can wait for hints: until the store's own limit is over.
+        self._listens = self._waiter is not None and not self._desk.hear(self._waiter)
         self._hungry = True
         self._news.set()
 

@@ -20,7 +20,7 @@ from batchq.config import Settings
 from batchq.errors import StoreError, StoreUnavailable
 from batchq.job import Buried, Claim, Claims, Completed, Outcome, Released, Retried, Snoozed, random_name
 from batchq.lifecycle import State, Word
-from batchq.store import Store
+from batchq.store import Store, Waiter
 from batchq.system.notices import Notice
 from batchq.system.scoreboard import Slot
 from batchq.worker.admission import admit
@@ -84,12 +84,26 @@ class Desk:
         self._stray_at = 0.0
         #: The last failure that was told; "": the last call went well.
         self._told = ""
+        #: The same of a wait.
+        self._told_of_wait = ""
 
     def tell_failure(self, error: StoreError) -> None:
         """The store does not do what was asked, and may again once somebody has mended it: that is said once."""
         if self._told != str(error):
             self._told = str(error)
             log.event("error", "store_failed", worker=self.id, error=self._told)
+
+    def hear(self, waiter: Waiter) -> bool:
+        """Takes a hint. False where the store lets nobody wait for one: that is said once."""
+        try:
+            waiter.take()
+        except StoreError as error:
+            if self._told_of_wait != str(error):
+                self._told_of_wait = str(error)
+                log.event("error", "store_failed", worker=self.id, error=self._told_of_wait)
+            return False
+        self._told_of_wait = ""
+        return True
 
     def take_new_id(self) -> None:
         """Registers under a new id: at the start, and when it was sealed or the store lost its data."""

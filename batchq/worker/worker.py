@@ -196,9 +196,11 @@ class Worker(WorkerBase):
         if self._wakeup_fd in ready:
             drain(self._wakeup_fd)
         if waiter.fileno() in ready and not self._was_stopped:
-            waiter.take()
+            hears = self._desk.hear(waiter)
             if self._standing is not None:
                 self._came = self._standing.claims()
+            if not hears and not (self._came and self._came.claims):
+                self._pause()
 
     def _new_waiter(self) -> Waiter:
         if len(self._names) == 1:
