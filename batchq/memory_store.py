@@ -491,9 +491,13 @@ class MemoryStore(Store):
         self._promote(q, PROMOTE_LIMIT, now)
         pending = q.lists[State.PENDING]
         claims: list[Claim] = []
+        size = 0
         while pending and len(claims) < want:
+            entry = q.jobs.get(pending[0].id)
+            size += len(entry.row) if entry is not None else 0
+            if claims and size > MAX_BYTES:
+                break
             place = pending.pop(0)
-            entry = q.jobs.get(place.id)
             if entry is None:
                 # A claim never invents a job.
                 q.totals["dropped"] += 1

@@ -38,7 +38,10 @@ local worker, want, held = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 -- check
 local function refuse(word)
   -- A claim that stands has taken a hint: another worker may have a use for it.
-  if ARGV[4] and anything_ready(pending, prioritized) then hint(wake, 8) end
+  if ARGV[4] and anything_ready(pending, prioritized) then
+    redis.call('HDEL', meta, '') -- a first write that is allowed at maxmemory
+    hint(wake, 8)
+  end
   return {word}
 end
 local lease = redis.call('ZSCORE', leases, worker)
@@ -55,10 +58,7 @@ if redis.call('SCARD', active) ~= held then
   return answer
 end
 if redis.call('HEXISTS', meta, 'paused') == 1 then return {'paused'} end
--- Keys of another type (somebody's slip) fail here, before anything is taken out.
-redis.call('HEXISTS', rows, '')
-redis.call('HEXISTS', attempts, '')
-redis.call('HEXISTS', notes, '')
+--! check rows attempts notes pending
 
 -- apply
 promote(delayed, pending, prioritized, priority, meta, clock(), 100)
@@ -84,7 +84,28 @@ end
 take('(0', '+inf')
 if #ids == 0 then return {'ok'} end
 
-local row, note = redis.call('HMGET', rows, unpack(ids)), false
+-- An answer carries so many bytes, or one larger job: the server does nothing else meanwhile. How large they are is
+-- known once a few are read.
+local MOST_BYTES, FEW = 1048576, 4
+local row, bytes, read, most = {}, 0, 0, #ids
+while read < most do
+  local till = math.min(most, read == 0 and FEW or 8 * read, math.ceil(read * MOST_BYTES / math.max(1, bytes)) + FEW)
+  for i, one in ipairs(redis.call('HMGET', rows, unpack(ids, read + 1, till))) do
+    row[read + i] = one
+    bytes = bytes + (one and #one or 0)
+    if bytes > MOST_BYTES and most >= read + i then most = math.max(1, read + i - 1) end
+  end
+  read = till
+end
+if most < #ids then
+  local back = {}
+  for i = most + 1, #ids do
+    back[#back + 1] = ids[i]
+    ids[i] = nil
+  end
+  ready_first(pending, prioritized, priority, meta, back)
+end
+local note = false
 if redis.call('EXISTS', notes) == 1 then note = redis.call('HMGET', notes, unpack(ids)) end
 local answer, mine, gone = {'ok'}, {}, {}
 if #ids > MANY then

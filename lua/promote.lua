@@ -36,7 +36,10 @@
 local delayed, pending, prioritized, priority, given, meta, wake, batches, batch_ends = unpack(KEYS, 1, 9)
 
 local us = clock()
-redis.call('ZREMRANGEBYSCORE', given, '-inf', whole(due_ms(us) - tonumber(ARGV[2])))
+-- Some at a time: it may be the first sweep for days.
+local till = whole(due_ms(us) - tonumber(ARGV[2]))
+local more = redis.call('ZRANGEBYSCORE', given, '-inf', till, 'WITHSCORES', 'LIMIT', 10000, 1)
+redis.call('ZREMRANGEBYSCORE', given, '-inf', more[2] or till)
 local over = redis.call('ZRANGEBYSCORE', batch_ends, '-inf', whole(due_ms(us) - tonumber(ARGV[3])), 'LIMIT', 0, 100)
 if #over > 0 then
   redis.call('ZREM', batch_ends, unpack(over))

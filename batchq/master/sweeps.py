@@ -206,24 +206,26 @@ class LeaseWatch:
 
 def expire(store: Store, queue: str, *, dead_keep_ms: int, dead_limit: int) -> Counter[str]:
     """Removes kept results whose time is over, and the dead that are too old or too many. Counts by state."""
-    counted: Counter[str] = Counter()
     now_ms = store.now_ms()
     surplus = store.stats(queue).counts["dead"] - dead_limit
-    while True:
-        page = store.jobs(queue, State.COMPLETED, limit=100).jobs
-        ids = [job.id for job in page if job.since_ms <= now_ms]
-        gone = store.purge(queue, State.COMPLETED, ids) if ids else 0
-        counted["completed"] += gone
-        if len(ids) < 100 or not gone:
-            break
-    while True:
-        page = store.jobs(queue, State.DEAD, limit=100).jobs
-        ids = [job.id for i, job in enumerate(page) if job.since_ms <= now_ms - dead_keep_ms or i < surplus]
-        gone = store.purge(queue, State.DEAD, ids) if ids else 0
-        counted["dead"] += gone
-        surplus -= gone
-        if len(ids) < 100 or not gone:
-            break
+    counted = Counter(
+        completed=_remove(store, queue, State.COMPLETED, lambda n, since_ms: since_ms <= now_ms),
+        dead=_remove(store, queue, State.DEAD, lambda n, since_ms: since_ms <= now_ms - dead_keep_ms or n < surplus),
+    )
     if counted["dead"]:
         log.event("warning", "expired", queue=queue, dead=counted["dead"], why="dead_keep or dead_limit")
     return counted
+
+
+def _remove(store: Store, queue: str, state: State, is_over: Callable[[int, int], bool]) -> int:
+    """Removes the first jobs of a list as long as they are over, by their number and since when they stand there."""
+    # Mostly none is: one is looked at first, for each is read with all that it carries.
+    removed, size = 0, 1
+    while True:
+        page = store.jobs(queue, state, limit=size).jobs
+        ids = [job.id for n, job in enumerate(page, removed) if is_over(n, job.since_ms)]
+        gone = store.purge(queue, state, ids) if ids else 0
+        removed += gone
+        if len(ids) < size or not gone:
+            return removed
+        size = 100

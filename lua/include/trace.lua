@@ -2,6 +2,8 @@
 -- An entry that may share it comes as '<front>\n<ref> <traceback>', both JSON that Lua never reads. Whole it is
 -- '<front><traceback>]', shared '<front>["<ref>"]]'. A dead job, and one that waits for long, has its own.
 local MOST_TRACES, KEEP_TRACES_MS = 1000, 7776000000 -- 90 days
+-- Where there is no room for others, so long at least. Twice as long as a job waits that refers to one.
+local LEAST_TRACES_MS = 172800000 -- 2 days
 
 local shared = {}
 local function shares(k, ref, trace, us)
@@ -29,8 +31,7 @@ local function whole_errors(k, errors)
   end))
 end
 
--- What nothing refers to any more: who does is alive, by the totals, or kept after it went well, and has waited for at
--- most half as long.
+-- What nothing refers to any more: who does is alive, by the totals, or kept after it went well.
 local function drop_traces(traces, traced, completed, meta, us)
   if redis.call('EXISTS', traced) == 0 then return end
   local alive = 0
@@ -41,7 +42,8 @@ local function drop_traces(traces, traced, completed, meta, us)
     redis.call('DEL', traces, traced)
     return
   end
-  local old = redis.call('ZRANGEBYSCORE', traced, '-inf', whole(due_ms(us) - KEEP_TRACES_MS), 'LIMIT', 0, 100)
+  local keep = redis.call('ZCARD', traced) < MOST_TRACES and KEEP_TRACES_MS or LEAST_TRACES_MS
+  local old = redis.call('ZRANGEBYSCORE', traced, '-inf', whole(due_ms(us) - keep), 'LIMIT', 0, 100)
   if #old > 0 then
     redis.call('HDEL', traces, unpack(old))
     redis.call('ZREM', traced, unpack(old))

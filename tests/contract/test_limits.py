@@ -110,3 +110,26 @@ def test_more_workers_than_one_step_carries_are_renewed(store: Store, clock: Gro
     renewal = store.renew(Q, workers, 15_000)
     assert renewal.words == (Word.OK,) * 600
     assert renewal.marks == (("w577", "a", claim.token),)
+
+
+def test_an_answer_carries_no_more_than_a_step(store: Store) -> None:
+    """Or one larger job; the others stay the next, each at its priority."""
+    enlist(store)
+    given = {
+        "p1": (5, 600),
+        "p2": (5, 300),
+        "p3": (5, 300),
+        "n1": (0, 1200),
+        "n2": (0, 10),
+        "l1": (-5, 900),
+        "l2": (-5, 1),
+    }
+    for id, (priority, kib) in given.items():
+        put(store, a_job(id, row=pack_row("send", ["x" * (kib << 10)]), priority=priority))
+    assert listed(store, State.PENDING) == list(given)
+    answers: list[list[str]] = []
+    while claims := store.claim(Q, "w1", MAX_JOBS, sum(map(len, answers))).claims:
+        assert len(claims) == 1 or sum(len(claim.row) for claim in claims) <= MAX_BYTES
+        answers.append([claim.id for claim in claims])
+        assert listed(store, State.PENDING) == list(given)[sum(map(len, answers)) :]
+    assert answers == [["p1", "p2"], ["p3"], ["n1"], ["n2", "l1", "l2"]]

@@ -149,3 +149,22 @@ def test_they_go_with_the_last_job_and_with_time(ground: Ground) -> None:
     assert stored(ground, store, "traces") == {}
     client = ground._servers.get(ground.kind).client
     assert not client.exists(f"{ground.opened[store]}:{{{Q}}}:traced")
+
+
+def test_ways_of_which_each_was_met_once_make_room_for_others(ground: Ground) -> None:
+    """A thousand of one day: what fails the same way some days later stands once all the same."""
+    store = ground.open()
+    assert stored(ground, store, "traces") == {}
+    enlist(store)
+    for _ in range(3):
+        put(store, *(a_job() for _ in range(400)))
+    fail(store, take_all(store), [an_error_of(n, "x") for n in range(1200)], delay_ms=3_600_000)
+    assert len(stored(ground, store, "traces")) == 1000
+    ground.advance(3 * DAY_MS)
+    for _ in range(2):
+        store.promote(Q)
+    claims = take_all(store)
+    fail(store, claims, [an_error_of(5000, f"text {n}", attempt=2) for n in range(len(claims))])
+    traces = stored(ground, store, "traces")
+    assert sum(b"line 500000" in trace for trace in traces.values()) == 1
+    assert max(len(note.split(b"\n")[1]) for note in stored(ground, store, "notes").values()) < 220
