@@ -101,6 +101,7 @@ local function admit(id, token, text)
   return nil
 end
 
+--! check all
 redis.call('HDEL', k.meta, '') -- a first write that is allowed at maxmemory
 local words, seen, fires, parked = {}, {}, {}, {}
 local refused = ARGV[1] == '1' and 'settled' or 'stale'

@@ -36,6 +36,7 @@ local function waiting(id)
   return redis.call('LREM', pending, 1, id) == 1
 end
 
+--! check all
 redis.call('HDEL', meta, '') -- a first write that is allowed at maxmemory
 local words, gone = {}, {}
 for n, id in ipairs(ARGV) do

@@ -27,10 +27,19 @@
 --! include batch
 local active, attempts, rows, notes, priority, given, completed, results, meta = unpack(KEYS, 1, 9)
 
+local marks, batched = unpack(redis.call('HMGET', meta, 'marks', 'batched'))
+local keeps = false
+for at = 4, #ARGV, 3 do keeps = keeps or ARGV[at] ~= '' end
+--! check rows notes priority given
+if keeps then
+  --! check completed results
+end
+if tonumber(batched or 0) > 0 then
+  --! check batched batches batch_ends
+end
 local words, current, taken = fence(active, attempts, meta, ARGV[1], 2, 3)
 if #taken == 0 then return words end
 
-local marks, batched = unpack(redis.call('HMGET', meta, 'marks', 'batched'))
 if tonumber(marks or 0) > 0 then
   for i, text in ipairs(redis.call('HMGET', notes, unpack(taken))) do
     local note = read_note(text)

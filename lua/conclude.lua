@@ -18,6 +18,7 @@ local k = {batches = KEYS[1], batch_ends = KEYS[2], rows = KEYS[3], pending = KE
 local text = redis.call('HGET', k.batches, ARGV[1])
 if not text then return {'unknown'} end
 local b = read_batch(text)
+--! check all
 redis.call('HDEL', k.meta, '') -- a first write that is allowed at maxmemory
 b.closed = 1
 save_batch(k, ARGV[1], b, clock())

@@ -103,6 +103,10 @@ for batch in pairs(joins or {}) do
 end
 
 -- apply
+--! check pending priority meta wake
+if #named + #later > 0 then
+  --! check prioritized given delayed timer batched batch_ends
+end
 if fresh > 0 then redis.call('HSET', rows, unpack(fields)) end
 redis.call('SET', mark, ARGV[1], 'PX', ARGV[2])
 if fresh == 0 then return answer end

@@ -33,6 +33,7 @@ local pending, prioritized, meta = KEYS[7], KEYS[8], KEYS[12]
 local sets = {delayed = KEYS[9], dead = KEYS[10], completed = KEYS[11]}
 local state = ARGV[1]
 
+--! check all
 redis.call('HDEL', meta, '') -- a first write that is allowed at maxmemory
 local gone = {}
 for n = 2, #ARGV do

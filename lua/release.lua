@@ -33,6 +33,7 @@ local k = {
 }
 local prioritized = KEYS[8]
 
+--! check notes priority pending prioritized
 local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 3)
 local us = clock()
 local places, notes = uncancelled(k, words, current, taken, us)

@@ -14,6 +14,7 @@
 --      12 batched      HASH    id -> the batch it is in, where it is in one
 --      13 batches      HASH    id -> counts, name and callbacks of a batch
 --      14 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
+--      15 given        ZSET    ids given by callers -> their end
 -- ARGV  1.. id
 --
 -- Returns a word a job: ok | refused | unknown
@@ -22,10 +23,12 @@
 --! include hint
 --! include note
 --! include ready
+--! include ends
 --! include batch
 local rows, attempts, notes, priority, pending, prioritized = unpack(KEYS, 1, 6)
 local dead, completed, results, meta, wake = unpack(KEYS, 7, 11)
 
+--! check all
 local us = clock()
 local now = due_ms(us)
 local words, back, died, done, lost = {}, {}, {}, {}, {}
@@ -36,8 +39,8 @@ for n, id in ipairs(ARGV) do
   elseif redis.call('HEXISTS', rows, id) == 0 then
     -- A dead one whose row is gone (eviction, a hand at work): there is nothing to run.
     words[n] = 'unknown'
-    redis.call('HDEL', notes, id)
-    redis.call('HDEL', attempts, id)
+    redis.call('HDEL', results, id)
+    forget(rows, attempts, notes, priority, KEYS[15], {id}, us)
     lost[#lost + 1] = id
   else
     words[n] = 'ok'

@@ -42,6 +42,7 @@ local k = {
 }
 local prioritized = KEYS[12]
 
+--! check notes delayed dead traces traced
 local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 7)
 local us = clock()
 local places, notes = uncancelled(k, words, current, taken, us)
@@ -59,7 +60,7 @@ for i, n in ipairs(places) do
   elseif cause == 'crashed' and note.crashes >= max_crashes then
     reason = 'poison'
   end
-  add_error(note, entry_of(k, ARGV[at + 6], reason or ms > KEEP_TRACES_MS / 2, us))
+  add_error(note, entry_of(k, ARGV[at + 6], reason or ms > LEAST_TRACES_MS / 2, us))
   if reason then
     words[n] = 'dead'
     note.errors = whole_errors(k, note.errors)

@@ -34,6 +34,7 @@ local k = {
 }
 local timer = KEYS[9]
 
+--! check notes delayed
 local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 3)
 local us = clock()
 local places, notes = uncancelled(k, words, current, taken, us)

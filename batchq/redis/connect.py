@@ -226,7 +226,7 @@ class Links:
     def _raise(self, error: Unreached, maybe: bool) -> NoReturn:
         if error.denied:
             raise StoreDenied(str(error)) from error
-        away = StoreUnavailable(f"{error}; is the server up, and the url right?")
+        away = StoreUnavailable(f"{error}; {error.way_out}")
         away.maybe = maybe
         raise away from error
 

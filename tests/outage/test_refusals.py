@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import select
 import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,13 +14,13 @@ import redis
 from batchq.config import load
 from batchq.doctor import rights_of
 from batchq.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreVersion
-from batchq.job import NewJob, Released, new_id, pack_row
+from batchq.job import Claims, NewJob, Released, new_id, pack_row
 from batchq.lifecycle import COUNTED, Word
 from batchq.redis.store import RedisStore
-from tests.faults.drive import check, drive
+from tests.faults.drive import Q, check, drive
 from tests.faults.proxy import Proxy
 from tests.outage.conftest import documented_rights
-from tests.process.rig import Rig
+from tests.process.rig import Rig, let_pass
 from tests.servers import Server
 
 Serve = Callable[..., Server]
@@ -82,6 +83,30 @@ def test_every_move_but_enqueue_is_done_by_a_full_server(serve: Serve, prefix: s
     store = Tight(server.url, prefix=prefix)
     drive(store)
     check(store, "full")
+    store.close()
+
+
+def test_full_server_passes_hints_on(serve: Serve, prefix: str) -> None:
+    """Those of a claim that it refuses, and of a reaping that leaves something: what is ready waits for nobody."""
+    server = serve("--maxmemory-policy", "noeviction")
+    wake = f"{prefix}:{{{Q}}}:wake"
+    store = RedisStore(server.url, prefix=prefix)
+    store.register(Q, "w1", 60_000)
+    store.enqueue(Q, [a_job(), a_job()])
+    assert len(store.claim(Q, "w1", 1, 0).claims) == 1
+    server.client.delete(wake)
+    server.client.rpush(wake, "1")
+    server.client.config_set("maxmemory", 1)
+    standing = store.standing_claim(Q)
+    standing.arm_for("unknown", 1, 60_000)
+    assert select.select([standing], [], [], 10)[0]
+    assert standing.take()
+    assert standing.claims() == Claims(Word.UNKNOWN)
+    assert server.client.llen(wake) == 1
+    standing.close()
+    store.seal(Q, "w1")
+    assert store.reap(Q, "w1", []) == 1
+    assert server.client.llen(wake) == 2
     store.close()
 
 
@@ -148,6 +173,54 @@ def test_worker_of_a_quiet_pool_keeps_an_outcome_that_the_server_refuses(serve: 
     server.client.rename("kept", attempts)
     rig.until_counts(done=1)
     assert pool.workers() == [worker]
+    assert pool.stop() == 0
+
+
+def test_sweep_that_fails_each_second_is_told_once(serve: Serve, rig_on: RigOn) -> None:
+    """A key is of another type until morning."""
+    server = serve()
+    rig = rig_on(server)
+    pool = rig.start(n=1)
+    server.client.set(f"{rig.prefix}:{{default}}:delayed", "not ours")
+    rig.until(lambda: pool.lines("store_failed"), "it is told")
+    refused = "errorstat_WRONGTYPE"
+    rig.until(lambda: server.client.info("errorstats")[refused]["count"] >= 12, "it has tried again and again")
+    told = [line.partition("error=")[2] for line in pool.lines("store_failed") if "worker=" not in line]
+    assert told
+    assert len(told) == len(set(told))
+
+
+@pytest.mark.parametrize("places", [(), ("-c", "4", "--threads")], ids=["one", "many"])
+@pytest.mark.parametrize("fault", ["wake", "timer", "blpop"])
+def test_who_may_not_wait_looks_by_itself(serve: Serve, rig_on: RigOn, fault: str, places: tuple[str, ...]) -> None:
+    """A list of hints is of another type, or the right to wait for one is missing: that is told, nobody spins, and
+    what comes is run all the same."""
+    server = serve()
+    rig = rig_on(server)
+    url = server.url
+    if fault == "blpop":
+        rights = [f"~{rig.prefix}:*" if rule == "~bq:*" else rule for rule in documented_rights()]
+        server.client.execute_command("ACL", "SETUSER", "batchq", *rights, "-blpop")
+        url = url_of(server, "batchq:change-me")
+    else:
+        server.client.set(f"{rig.prefix}:{{default}}:{fault}", "not ours")
+    pool = rig.start(*places, n=2, BATCHQ_URL=url)
+    rig.until(lambda: pool.lines("store_failed"), "it is told")
+
+    def refused() -> int:
+        errors = server.client.info("errorstats")
+        return sum(errors.get(f"errorstat_{code}", {"count": 0})["count"] for code in ("WRONGTYPE", "NOPERM"))
+
+    before = refused()
+    let_pass(2.0)
+    # Three processes, each some times a second. Who spins is refused a thousand times.
+    assert refused() - before < 60
+    if fault == "wake":
+        # Nobody could enqueue.
+        server.client.delete(f"{rig.prefix}:{{default}}:wake")
+    rig.enqueue_many("work", [()] * 20)
+    rig.until_counts(done=20)
+    assert len(pool.lines("store_failed")) <= 3
     assert pool.stop() == 0
 
 
@@ -243,6 +316,21 @@ def test_missing_right_is_named(serve: Serve, taken: str, named: str) -> None:
     with pytest.raises(StoreDenied, match=rf"(?i){named}.*docs/redis\.md"):
         store.enqueue("mail", [a_job()])
     store.close()
+
+
+@pytest.mark.parametrize("right", ["zrevrangebyscore", "zadd", "hincrby"])
+def test_worker_that_lacks_a_right_takes_no_job(serve: Serve, rig_on: RigOn, right: str) -> None:
+    """One that only a failed attempt needs would be missed in the middle of its settling, and the job be in no list."""
+    server = serve()
+    rig = rig_on(server)
+    rights = [f"~{rig.prefix}:*" if rule == "~bq:*" else rule for rule in documented_rights()]
+    server.client.execute_command("ACL", "SETUSER", "batchq", *rights, f"-{right}")
+    job = rig.enqueue("fails")
+    pool = rig.start(n=1, ready=False, BATCHQ_URL=url_of(server, "batchq:change-me"))
+    rig.until(lambda: re.search(rf"worker_failed.*'{right}'.*docs/redis\.md", pool.log()), "the right is named")
+    assert rig.job(job).attempts == 0
+    server.client.execute_command("ACL", "SETUSER", "batchq", f"+{right}")
+    rig.until_counts(dead=1, pending=0, delayed=0)
 
 
 def test_missing_key_right_is_named(serve: Serve) -> None:

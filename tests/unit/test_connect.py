@@ -271,6 +271,30 @@ def test_read_does_not_end_an_outage_of_writes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "way_out"),
+    [
+        ("READONLY You can't write against a read only replica.", "name the primary"),
+        ("BUSY Redis is busy running a script.", "SCRIPT KILL"),
+        ("MISCONF Errors writing to the AOF file", "disk"),
+        ("NOREPLICAS Not enough good replicas to write.", "min-replicas-to-write"),
+        ("CLUSTERDOWN The cluster is down", "CLUSTER INFO"),
+    ],
+)
+def test_server_that_is_there_and_says_no_is_not_asked_whether_it_is_up(code: str, way_out: str, nowhere: str) -> None:
+    """What the producer reads names what a person can do about it."""
+    links = links_to(nowhere, 0)
+
+    def refused(link: Link, again: bool) -> list[Reply]:
+        raise_for(ErrorReply(code), "here:6379")
+
+    with pytest.raises(
+        StoreUnavailable, match=f"redis at here:6379: {re.escape(code)}; .*{re.escape(way_out)}"
+    ) as told:
+        links.run(refused)
+    assert "is the server up" not in str(told.value)
+
+
+@pytest.mark.parametrize(
     ("text", "kind", "said"),
     [
         ("LOADING Redis is loading the dataset in memory", Unreached, "LOADING"),
@@ -282,7 +306,8 @@ def test_read_does_not_end_an_outage_of_writes() -> None:
         ("NOPERM User x has no permissions to run the 'evalsha' command", StoreDenied, "evalsha"),
         ("WRONGTYPE Operation against a key", StoreCorrupt, "WRONGTYPE"),
         ("MOVED 3999 127.0.0.1:6381", StoreError, "node of a cluster"),
-        ("ERR unknown command", InternalError, "unknown command"),
+        ("ERR unknown command 'EVALSHA', with args beginning with:", StoreDenied, "has renamed it"),
+        ("ERR syntax error", InternalError, "syntax error"),
     ],
 )
 def test_error_replies_say_what_to_do(text: str, kind: type[Exception], said: str) -> None:
@@ -296,6 +321,24 @@ def test_database_that_the_server_does_not_have_is_a_wrong_url(redis_server: Ser
     store = RedisStore(redis_server.url.removesuffix("/0") + "/9999", prefix=prefix)
     with pytest.raises(ConfigError, match=r"expected a database.*found 9999"):
         store.now_ms()
+
+
+def test_what_was_settled_beside_a_step_that_failed_is_not_fenced(redis_server: Server, prefix: str) -> None:
+    """Outcomes of two kinds go in one write, each kind by its script."""
+    store = RedisStore(redis_server.url, prefix=prefix)
+    store.register("mail", "w", 15_000)
+    store.enqueue("mail", [NewJob("a", pack_row("send")), NewJob("b", pack_row("send"))])
+    first, second = store.claim("mail", "w", 2, 0).claims
+    error = pack_error("ValueError", "no", attempt=1, at_ms=1)
+    outcomes = [Retried(first, 60_000, 5, error), Completed(second)]
+    delayed = f"{prefix}:{{mail}}:delayed"
+    redis_server.client.set(delayed, "not ours")
+    with pytest.raises(StoreCorrupt, match="WRONGTYPE"):
+        store.exchange("mail", "w", outcomes, 0, 0)
+    redis_server.client.delete(delayed)
+    assert store.exchange("mail", "w", outcomes, 0, 0).words == (Word.OK, Word.SETTLED)
+    assert store.stats("mail").totals["fenced"] == 0
+    store.close()
 
 
 def test_settling_again_after_an_unknown_outcome_is_not_fenced(redis_server: Server, prefix: str) -> None:
