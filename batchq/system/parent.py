@@ -1,6 +1,7 @@
 """What the system offers between a parent and its children: a child that dies with its parent, a death that is seen.
 
-Linux kills the child by PR_SET_PDEATHSIG; elsewhere the child watches the end of a pipe that only its parent holds.
+Linux kills the child by PR_SET_PDEATHSIG; elsewhere, and where a sandbox forbids that call, the child watches the end
+of a pipe that only its parent holds.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ if sys.platform == "linux":
 def die_with(life_r: int, life_w: int, *, parent: int) -> None:
     """Called in a child: it does not outlive its parent. The two ends of the pipe are those that the parent holds."""
     os.close(life_w)
-    if sys.platform == "linux":
+    if die_with_parent(parent):
         os.close(life_r)
     else:
         threading.Thread(target=_watch, args=(life_r,), name="batchq-parent", daemon=True).start()
-    die_with_parent(parent)
 
 
-def die_with_parent(parent: int) -> None:
-    """The kernel ends this process with its parent, where it can (Linux); where that has died already, it ends now."""
-    if sys.platform == "linux":
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent: int) -> bool:
+    """The kernel ends this process with its parent: whether it does, which is on Linux, and where nobody forbids the
+    call. Where the parent has died already, it ends now."""
+    told = sys.platform == "linux" and bool(_prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0)
     # The parent may have died before the call above.
     if os.getppid() != parent:
         os._exit(70)
+    return told
 
 
 def birth_of(pid: int) -> int:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.process.rig import Rig, is_running
+from tests.process.rig import Rig, is_running, until
 
 APP = """
 @app.job(backoff=fixed(0.2))
@@ -163,3 +165,31 @@ held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     rig.until_counts(done=1)
     assert not pool.lines("worker_failed")
     assert pool.stop() == 0
+
+
+FORBIDDEN = """
+import os, signal
+from batchq.system import parent
+
+parent._prctl = lambda *arguments: -1
+pipe = os.pipe()
+me = os.getpid()
+if os.fork() == 0:
+    parent.die_with(*pipe, parent=me)
+    print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is always so")
+def test_a_child_dies_with_its_parent_where_the_kernel_is_not_to_see_to_it() -> None:
+    """A sandbox may forbid the call: the pipe does it then."""
+    with subprocess.Popen([sys.executable, "-c", FORBIDDEN], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    try:
+        until(lambda: not is_running(child), "the child is gone")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
