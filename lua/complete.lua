@@ -34,9 +34,6 @@ for at = 4, #ARGV, 3 do keeps = keeps or ARGV[at] ~= '' end
 if keeps then
   --! check completed results
 end
-if tonumber(batched or 0) > 0 then
-  --! check batched batches batch_ends
-end
 local words, current, taken = fence(active, attempts, meta, ARGV[1], 2, 3)
 if #taken == 0 then return words end
 
@@ -65,6 +62,7 @@ for _, n in ipairs(current) do
 end
 if us == 0 then us = clock() end
 if #gone > 0 then forget(rows, attempts, notes, priority, given, gone, us) end
+redis.call('HINCRBY', meta, 'completed', #taken)
 if tonumber(batched or 0) > 0 then
   local k = {
     rows = rows, meta = meta, pending = KEYS[10], wake = KEYS[11], batched = KEYS[12], batches = KEYS[13], batch_ends = KEYS[14],
@@ -72,5 +70,4 @@ if tonumber(batched or 0) > 0 then
   in_batches(k, gone, false, 'completed', true, us)
   in_batches(k, kept_ids, false, 'completed', false, us)
 end
-redis.call('HINCRBY', meta, 'completed', #taken)
 return words

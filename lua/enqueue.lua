@@ -105,7 +105,10 @@ end
 -- apply
 --! check pending priority meta wake
 if #named + #later > 0 then
-  --! check prioritized given delayed timer batched batch_ends
+  --! check prioritized given delayed timer
+end
+if joins then
+  --! check batched batch_ends
 end
 if fresh > 0 then redis.call('HSET', rows, unpack(fields)) end
 redis.call('SET', mark, ARGV[1], 'PX', ARGV[2])

@@ -33,7 +33,7 @@ local pending, prioritized, meta = KEYS[7], KEYS[8], KEYS[12]
 local sets = {delayed = KEYS[9], dead = KEYS[10], completed = KEYS[11]}
 local state = ARGV[1]
 
---! check all
+--! check rows attempts notes priority given results pending prioritized delayed dead completed passes waiters
 redis.call('HDEL', meta, '') -- a first write that is allowed at maxmemory
 local gone = {}
 for n = 2, #ARGV do
@@ -52,6 +52,7 @@ redis.call('HDEL', results, unpack(gone))
 local us, unfinished = clock(), state == 'pending' or state == 'delayed'
 forget(rows, attempts, notes, priority, given, gone, us)
 drop_passes({passes = KEYS[17], waiters = KEYS[18]}, gone)
+if unfinished then redis.call('HINCRBY', meta, 'purged', #gone) end
 if any_batched(meta) then
   local k = {
     rows = rows, pending = pending, meta = meta, wake = KEYS[13], batched = KEYS[14], batches = KEYS[15], batch_ends = KEYS[16],
@@ -59,5 +60,4 @@ if any_batched(meta) then
   -- What had ended is counted already.
   in_batches(k, gone, false, unfinished and 'cancelled', true, us)
 end
-if unfinished then redis.call('HINCRBY', meta, 'purged', #gone) end
 return #gone

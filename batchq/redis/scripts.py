@@ -164,10 +164,24 @@ def load(name: str, replaced: Mapping[str, str] | None = None) -> Script:
         keys |= {key: kind for key, kind in _keys_of("admit")[0].items() if key not in keys}
         text = _gate(plain, text, keys, replaced)
     looks = {key: _LOOK[kind] % n for n, (key, kind) in enumerate(keys.items(), 1)}
-    data = _CHECK.sub(
-        lambda match: "".join(looks[key] for key in (looks if match[1] == "all" else match[1].split())), text
-    ).encode()
+    data = _CHECK.sub(lambda match: _look(looks, match[1]), text).encode()
     return Script(plain.rpartition("/")[2], data, sha1(data).hexdigest(), tuple(keys), each)
+
+
+def _look(looks: Mapping[str, str], names: str) -> str:
+    """The looks at these keys. `all`: those of batches where there is one."""
+    if names != "all":
+        return "".join(looks[key] for key in names.split())
+    batches = [key for key in looks if key.startswith("batch")]
+    lines = [looks[key] for key in looks if key not in batches]
+    if batches:
+        at = list(looks).index("meta") + 1
+        lines += [
+            f"if redis.call('HEXISTS', KEYS[{at}], 'batched') == 1 then\n",
+            *map(looks.__getitem__, batches),
+            "end\n",
+        ]
+    return "".join(lines)
 
 
 @cache
