@@ -242,7 +242,7 @@ def drained(url: str, app: Any, call: Any, jobs: int, workers_: int) -> Drained:
             if lasted > DEADLINE_S:
                 raise TimeoutError(f"not within {DEADLINE_S:.0f} s: {jobs} jobs are completed")
             # A look takes from the core what a job would: few of them, and the nearer the end the sooner the next.
-            time.sleep(min(0.25, max(0.002, 0.3 * lasted * (jobs - done) / max(done, 1))))
+            time.sleep(min(0.25, max(0.002, 0.3 * lasted * (jobs - done) / done)) if done else 0.005)
         seconds = time.perf_counter() - began
         used, served = sum(map(cpu_s, pool)) - used, (redis_cpu_s(url) if is_redis else 0.0) - served
     app.close()
