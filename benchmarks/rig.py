@@ -241,8 +241,10 @@ def drained(url: str, app: Any, call: Any, jobs: int, workers_: int) -> Drained:
             lasted = time.perf_counter() - began
             if lasted > DEADLINE_S:
                 raise TimeoutError(f"not within {DEADLINE_S:.0f} s: {jobs} jobs are completed")
-            # A look takes from the core what a job would: few of them, and the nearer the end the sooner the next.
-            time.sleep(min(0.25, max(0.002, 0.3 * lasted * (jobs - done) / done)) if done else 0.005)
+            # A look takes from the core what a job would: few of them, and the nearer the end the sooner the next. What
+            # is to be expected shows only after a while.
+            left_s = lasted * (jobs - done) / done if done else lasted
+            time.sleep(min(0.25, max(0.002, min(0.3 * left_s, lasted))))
         seconds = time.perf_counter() - began
         used, served = sum(map(cpu_s, pool)) - used, (redis_cpu_s(url) if is_redis else 0.0) - served
     app.close()
