@@ -60,6 +60,8 @@ def birth_of(pid: int) -> int:
 
 
 def _watch(life_r: int) -> None:
+    # For the main thread, see Worker.go_on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
     while os.read(life_r, 1):
         pass
     os._exit(70)

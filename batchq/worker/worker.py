@@ -12,6 +12,7 @@ and for every call of the store.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -101,7 +102,7 @@ class Worker(WorkerBase):
         return DONE
 
     def go_on(self) -> None:
-        """A signal had stopped it. Safe in a signal handler."""
+        """A signal had stopped it. Safe in a signal handler. The other threads block SIGCONT."""
         self._was_stopped = True
 
     @property
@@ -456,6 +457,9 @@ class Worker(WorkerBase):
 
     def _help(self) -> None:
         """Looks after a batch that stands behind a long job, and after strays. Sleeps while there is nothing to do."""
+        # The main thread is to hear that it had been stopped before it takes what came meanwhile: a signal that is
+        # caught here is heard there some moments later.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
         while True:
             self._batch.wait()
             time.sleep(SURPRISE_MS / 2000)

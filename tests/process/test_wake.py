@@ -187,6 +187,26 @@ def test_idle_worker_that_is_stopped_keeps_no_job_from_the_others(rig: Rig) -> N
     assert pool.stop() == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a thread blocks")
+def test_none_but_the_main_thread_of_a_worker_hears_that_it_goes_on(rig: Rig) -> None:
+    """The main thread would begin what had come meanwhile before another one's handler has run."""
+    rig.app(APP)
+    [worker] = rig.start(n=1).workers()
+
+    def blocked() -> dict[int, bool]:
+        found = {}
+        for thread in Path(f"/proc/{worker}/task").iterdir():
+            mask = (thread / "status").read_text().partition("SigBlk:")[2].split()[0]
+            found[int(thread.name)] = bool(int(mask, 16) >> (signal.SIGCONT - 1) & 1)
+        return found
+
+    def is_done() -> bool:
+        found = blocked()
+        return len(found) > 1 and all(is_blocked != (one == worker) for one, is_blocked in found.items())
+
+    rig.until(is_done, "all others block it")
+
+
 def test_idle_worker_that_goes_on_begins_nothing_that_others_have_done(rig: Rig) -> None:
     """Its master was late to see that it was stopped, and a job had come to it by then."""
     rig.app(APP)
