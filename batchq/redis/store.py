@@ -390,12 +390,13 @@ class RedisStore(Store):
     def _met_by(self, text: str, command: tuple[Arg, ...]) -> tuple[str, str]:
         """Which command of a script met an error, and at which key, where the line that the error names tells that."""
         if command[0] != "EVALSHA":
-            return "", str(command[1])
+            return "", str(command[1]) if len(command) > 1 else ""
         script = next((one for one in self._scripts.values() if one.sha == command[1]), None)
         named = _AT_LINE.search(text)
         if named is None or script is None:
             return "", ""
-        line = script.text.decode().splitlines()[int(named[1]) - 1]
+        lines = script.text.decode().splitlines()
+        line = lines[int(named[1]) - 1] if 0 < int(named[1]) <= len(lines) else ""
         call, key = COMMAND.search(line), _AT_KEY.search(line)
         return call[1].lower() if call else "", str(command[2 + int(key[1])]) if key else ""
 

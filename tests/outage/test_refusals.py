@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import select
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from batchq.redis.store import RedisStore
 from tests.faults.drive import Q, check, drive
 from tests.faults.proxy import Proxy
 from tests.outage.conftest import documented_rights
-from tests.process.rig import Rig, let_pass
+from tests.process.rig import Rig, let_pass, until
 from tests.servers import Server
 
 Serve = Callable[..., Server]
@@ -316,6 +317,47 @@ def test_missing_right_is_named(serve: Serve, taken: str, named: str) -> None:
     with pytest.raises(StoreDenied, match=rf"(?i){named}.*docs/redis\.md"):
         store.enqueue("mail", [a_job()])
     store.close()
+
+
+@pytest.mark.parametrize(("right", "act"), [("time", RedisStore.now_ms), ("ping", RedisStore.ping)])
+def test_missing_right_to_a_command_without_arguments_is_named(
+    serve: Serve, right: str, act: Callable[[RedisStore], object]
+) -> None:
+    """There is no key that the message could name."""
+    server = serve()
+    server.client.execute_command("ACL", "SETUSER", "batchq", *documented_rights(), f"-{right}")
+    store = RedisStore(url_of(server, "batchq:change-me"), prefix="bq")
+    with pytest.raises(StoreDenied, match=rf"(?i){right}.*docs/redis\.md"):
+        act(store)
+    store.close()
+
+
+def test_busy_server_is_one_that_is_away(serve: Serve, prefix: str) -> None:
+    """Whatever it is asked; the message says what ends that."""
+    server = serve("--busy-reply-threshold", "50")
+    store = RedisStore(server.url, prefix=prefix, patience_s=0)
+
+    def spin() -> None:
+        with pytest.raises(redis.ResponseError):
+            server.client.eval("while true do end", 0)
+
+    def is_busy() -> bool:
+        try:
+            return not server.client.ping()
+        except redis.ResponseError as error:
+            return "BUSY" in str(error)
+
+    spins = threading.Thread(target=spin)
+    spins.start()
+    try:
+        until(is_busy, "its script runs", 20)
+        for act in (store.now_ms, lambda: store.get("mail", "a"), lambda: store.enqueue("mail", [a_job()])):
+            with pytest.raises(StoreUnavailable, match="SCRIPT KILL"):
+                act()
+    finally:
+        server.client.script_kill()
+        spins.join()
+        store.close()
 
 
 @pytest.mark.parametrize("right", ["zrevrangebyscore", "zadd", "hincrby"])
