@@ -237,18 +237,24 @@ def drained(url: str, app: Any, call: Any, jobs: int, workers_: int) -> Drained:
         pool = [master, *master.children()]
         began, used, served = time.perf_counter(), sum(map(cpu_s, pool)), redis_cpu_s(url) if is_redis else 0.0
         store.resume("default")
-        while (done := store.stats("default").totals["completed"]) < jobs:
-            lasted = time.perf_counter() - began
-            if lasted > DEADLINE_S:
-                raise TimeoutError(f"not within {DEADLINE_S:.0f} s: {jobs} jobs are completed")
-            # A look takes from the core what a job would: few of them, and the nearer the end the sooner the next. What
-            # is to be expected shows only after a while.
-            left_s = lasted * (jobs - done) / done if done else lasted
-            time.sleep(min(0.25, max(0.002, min(0.3 * left_s, lasted))))
+        wait_completed(store, jobs)
         seconds = time.perf_counter() - began
         used, served = sum(map(cpu_s, pool)) - used, (redis_cpu_s(url) if is_redis else 0.0) - served
     app.close()
     return Drained(seconds, 1e6 * used / jobs, 1e6 * served / jobs)
+
+
+def wait_completed(store: Any, jobs: int) -> None:
+    """Returns soon after so many jobs are. Raises TimeoutError."""
+    began = time.perf_counter()
+    while (done := store.stats("default").totals["completed"]) < jobs:
+        lasted = time.perf_counter() - began
+        if lasted > DEADLINE_S:
+            raise TimeoutError(f"not within {DEADLINE_S:.0f} s: {jobs} jobs are completed")
+        # A look takes from the core what a job would: few of them, and the nearer the end the sooner the next. What is
+        # to be expected shows only after a while.
+        left_s = lasted * (jobs - done) / done if done else lasted
+        time.sleep(min(0.25, max(0.002, min(0.3 * left_s, lasted))))
 
 
 def wait_until(true: Callable[[], bool], what: str, *, look_s: float = 0.005) -> None:

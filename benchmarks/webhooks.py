@@ -124,7 +124,7 @@ def alone(url: str, jobs: int) -> float:
     with rig.workers(url, 1, hooks.app, module="hooks", args=["-c", str(MANY)]):
         began = time.monotonic()
         store.resume("default")
-        rig.wait_until(lambda: store.stats("default").totals["completed"] >= jobs, f"{jobs} calls", look_s=0.02)
+        rig.wait_completed(store, jobs)
         took = time.monotonic() - began
     hooks.app.close()
     return took

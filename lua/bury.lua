@@ -22,7 +22,6 @@
 --! include whole
 --! include hint
 --! include note
---! include trace
 --! include fence
 --! include delay
 --! include ends
@@ -42,7 +41,6 @@ local died = {}
 for i, n in ipairs(places) do
   local at, note = n * 4 - 2, notes[i]
   add_error(note, ARGV[at + 3])
-  note.errors = whole_errors(k, note.errors)
   to_dead(k, ARGV[at], note, ARGV[at + 2], us)
   died[#died + 1] = ARGV[at]
 end

@@ -27,7 +27,6 @@
 --! include whole
 --! include hint
 --! include note
---! include trace
 --! include fence
 --! include ready
 --! include delay
@@ -57,7 +56,6 @@ if #ARGV > 1 then
     note.forgiven = note.forgiven + 1
     add_error(note, ARGV[at + 4])
     if note.lost >= tonumber(ARGV[at + 3]) then
-      note.errors = whole_errors(k, note.errors)
       to_dead(k, ARGV[at], note, 'poison', us)
       died[#died + 1] = ARGV[at]
     else

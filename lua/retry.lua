@@ -63,7 +63,6 @@ for i, n in ipairs(places) do
   add_error(note, entry_of(k, ARGV[at + 6], reason or ms > LEAST_TRACES_MS / 2, us))
   if reason then
     words[n] = 'dead'
-    note.errors = whole_errors(k, note.errors)
     to_dead(k, id, note, reason, us)
     died[#died + 1] = id
   else

@@ -62,16 +62,18 @@ def read_note(note: bytes) -> Note:
 
 def shorten(entry: bytes) -> bytes:
     """An error entry (see job.pack_error; b"" for none) as a note holds it: still a line of JSON."""
-    short = _short(entry) if entry else None
+    short = _short(entry)
     return entry if short is None else orjson.dumps(short)
 
 
 def part(entry: bytes) -> bytes:
     """The same for a script that may keep the traceback beside others: `<front>\n<ref> <traceback>`, where it has one
     that is longer than what would stand for it."""
-    short = _short(entry) if entry else None
-    if short is None or len(short) < _FIELDS or len(short[-1]) < _WORTH:
-        return shorten(entry)
+    short = _short(entry)
+    if short is None:
+        return entry
+    if len(short) < _FIELDS or len(short[-1]) < _WORTH:
+        return orjson.dumps(short)
     trace = orjson.dumps(short.pop())
     front = orjson.dumps(short)[:-1]
     return b"%b,\n%b %b" % (front, blake2b(trace, digest_size=6).hexdigest().encode(), trace)
@@ -79,6 +81,8 @@ def part(entry: bytes) -> bytes:
 
 def _short(entry: bytes) -> list[Any] | None:
     """None: it stays as it is."""
+    if not entry:
+        return None
     error: dict[str, Any] = orjson.loads(entry)
     if not error.keys() >= _ALWAYS:
         return None

@@ -82,27 +82,24 @@ class Desk:
         self.way_ns = 0
         #: When strays are looked for next, on the monotonic clock.
         self._stray_at = 0.0
-        #: The last failure that was told; "": the last call went well.
-        self._told = ""
-        #: The same of a wait.
-        self._told_of_wait = ""
+        #: The last failure that was told, of calls and of waits; none: the last one went well.
+        self._told: dict[str, str] = {}
 
-    def tell_failure(self, error: StoreError) -> None:
+    def tell_failure(self, error: StoreError, of: str = "call") -> None:
         """The store does not do what was asked, and may again once somebody has mended it: that is said once."""
-        if self._told != str(error):
-            self._told = str(error)
-            log.event("error", "store_failed", worker=self.id, error=self._told)
+        text = str(error)
+        if self._told.get(of) != text:
+            self._told[of] = text
+            log.event("error", "store_failed", worker=self.id, error=text)
 
     def hear(self, waiter: Waiter) -> bool:
         """Takes a hint. False where the store lets nobody wait for one: that is said once."""
         try:
             waiter.take()
         except StoreError as error:
-            if self._told_of_wait != str(error):
-                self._told_of_wait = str(error)
-                log.event("error", "store_failed", worker=self.id, error=self._told_of_wait)
+            self.tell_failure(error, "wait")
             return False
-        self._told_of_wait = ""
+        self._told.pop("wait", None)
         return True
 
     def take_new_id(self) -> None:
@@ -159,7 +156,7 @@ class Desk:
             for outcome in doomed:
                 notices.note(Notice(queue, outcome.claim.id))
         answer = self._store.exchange(queue, self.id, outcomes, want, held)
-        self._told = ""
+        self._told.pop("call", None)
         settled()
         for outcome, word in zip(outcomes, answer.words, strict=True):
             self._tell(queue, outcome, word)

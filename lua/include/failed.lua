@@ -24,8 +24,13 @@ local function uncancelled(k, words, current, taken, us)
   return places, notes
 end
 
+-- Its errors get what they shared (see trace).
 local function to_dead(k, id, note, reason, us)
   note.reason = reason
+  note.errors = string.gsub(note.errors, '%["(%x+)"%]%]%f[\n%z]', function(ref)
+    local trace = redis.call('HGET', k.traces, ref)
+    return trace and trace .. ']'
+  end)
   redis.call('ZADD', k.dead, whole(due_ms(us)), id)
   redis.call('HSET', k.notes, id, write_note(note))
   redis.call('HINCRBY', k.meta, 'dead', 1)

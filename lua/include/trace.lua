@@ -23,14 +23,6 @@ local function entry_of(k, text, stays, us)
   return front .. '["' .. ref .. '"]]'
 end
 
--- The errors of a job that dies, with what they shared.
-local function whole_errors(k, errors)
-  return (string.gsub(errors, '%["(%x+)"%]%]%f[\n%z]', function(ref)
-    local trace = redis.call('HGET', k.traces, ref)
-    return trace and trace .. ']'
-  end))
-end
-
 -- What nothing refers to any more: who does is alive, by the totals, or kept after it went well.
 local function drop_traces(traces, traced, completed, meta, us)
   if redis.call('EXISTS', traced) == 0 then return end
