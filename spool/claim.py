@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from batchq.job import Claim, Claims, Promoted
 from batchq.lifecycle import Word
 from batchq.spool import batches, gates
@@ -10,6 +12,9 @@ from batchq.spool.rows import delete, earliest, held, lease_of
 from batchq.spool.schema import sql
 from batchq.store import MAX_BYTES, MAX_JOBS, Limits
 
+#: A claim as its row stands: id, token, row, forgiven, crashes, lost.
+Taken = tuple[str, int, bytes, int, int, int]
+
 #: What a claim promotes on its way: a busy queue promotes itself.
 _ON_THE_WAY = 100
 #: How many given ids, kept jobs and marks that are over one promote takes away.
@@ -17,9 +22,13 @@ _OVER = 1000
 
 _COUNT = sql("SELECT count(*) FROM job WHERE state=2 AND queue=? AND owner=?")
 _PENDING = sql(
-    "SELECT seq,id,attempts,forgiven,crashes,lost,row FROM job WHERE state=0 AND queue=? ORDER BY rank,place LIMIT ?"
+    "SELECT id,attempts,row,forgiven,crashes,lost FROM job WHERE state=0 AND queue=? ORDER BY rank,place LIMIT ?"
 )
-_TAKE = sql("UPDATE job SET state=2,attempts=attempts+1,owner=? WHERE seq=?")
+# The same ones again, in one statement: half the price of one each.
+_TAKE = sql(
+    "UPDATE OR ROLLBACK job SET state=2,attempts=attempts+1,owner=?1 WHERE seq IN "
+    "(SELECT seq FROM job WHERE state=0 AND queue=?2 ORDER BY rank,place LIMIT ?3)"
+)
 _PROBE = sql(
     "SELECT n_pending,paused,"
     "(SELECT until FROM lease WHERE queue=?1 AND worker=?2),"
@@ -62,43 +71,46 @@ def nothing_there(ledger: Ledger, queue: str, worker: str, held_count: int) -> C
     return Claims(Word.OK)
 
 
-def claim(book: Book, worker: str, want: int, held_count: int, *, holds: int | None = None) -> Claims:
-    """`holds`: how many claims the worker has, where that was just counted."""
+def claim(book: Book, worker: str, want: int, held_count: int, *, holds: int | None = None) -> tuple[Word, list[Taken]]:
+    """`holds`: how many claims the worker has, where that was just counted. With HELD, those it has follow."""
     lease = lease_of(book, worker)
     if not lease:
-        return Claims(Word.UNKNOWN if lease is None else Word.SEALED)
+        return (Word.UNKNOWN if lease is None else Word.SEALED), []
     if holds is None:
         [[holds]] = book.db.execute(_COUNT, (book.queue, worker))
     if holds != held_count:
-        return Claims(Word.HELD, tuple(s.claim(book.queue) for s in held(book, worker).values()))
+        return Word.HELD, [(s.id, s.attempts, b"", s.forgiven, s.crashes, s.lost) for s in held(book, worker).values()]
     if book.n["paused"]:
-        return Claims(Word.PAUSED)
+        return Word.PAUSED, []
     if book.n["n_delayed"]:
         promote_due(book, _ON_THE_WAY)
     if not book.n["n_pending"]:
-        return Claims(Word.OK)
-    claims = _take(book, worker, min(want, MAX_JOBS))
+        return Word.OK, []
+    taken = _take(book, worker, min(want, MAX_JOBS))
     # One hint rouses one worker; each passes it on while there is more.
     book.ready |= book.n["n_pending"] > 0
-    return Claims(Word.OK, claims)
+    return Word.OK, taken
 
 
-def _take(book: Book, worker: str, want: int) -> tuple[Claim, ...]:
-    claims: list[Claim] = []
-    taken = []
+def _take(book: Book, worker: str, want: int) -> list[Taken]:
+    taken: list[Taken] = []
     size = 0
     cursor = book.db.execute(_PENDING, (book.queue, want))
-    for seq, id, attempts, forgiven, crashes, lost, row in cursor:
+    for id, attempts, row, forgiven, crashes, lost in cursor:
         size += len(row)
-        if size > MAX_BYTES and claims:
+        if size > MAX_BYTES and taken:
             break
-        claims.append(Claim(book.queue, id, attempts + 1, row, forgiven, crashes, lost))
-        taken.append((worker, seq))
+        taken.append((id, attempts + 1, row, forgiven, crashes, lost))
     cursor.close()
-    book.db.executemany(_TAKE, taken)
-    book.n["n_pending"] -= len(claims)
-    book.n["n_active"] += len(claims)
-    return tuple(claims)
+    book.db.execute(_TAKE, (worker, book.queue, len(taken)))
+    book.n["n_pending"] -= len(taken)
+    book.n["n_active"] += len(taken)
+    return taken
+
+
+def claims_of(queue: str, word: Word, taken: Sequence[Taken]) -> Claims:
+    """The answer in the words of all stores: put together when the gate is open again."""
+    return Claims(word, tuple(Claim(queue, *one) for one in taken))
 
 
 def promote_due(book: Book, limit: int) -> int:

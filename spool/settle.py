@@ -12,12 +12,14 @@ from batchq import gates
 from batchq.job import SNOOZE_MIN_MS, Buried, Claim, Completed, Lost, Outcome, Released, Retried, Snoozed
 from batchq.lifecycle import Word
 from batchq.spool import batches
-from batchq.spool.hall import Hall
+from batchq.spool.hall import Hall, gone
 from batchq.spool.ledger import Book
 from batchq.spool.rows import Puts, Standing, held, lease_of, note, remember, remove
 from batchq.spool.schema import sql
 from batchq.store import Limits
 
+_LIGHT = sql("SELECT id,attempts,given OR noted OR batch IS NOT NULL FROM job WHERE state=2 AND queue=? AND owner=?")
+_ALL_GONE = sql("DELETE FROM job WHERE state=2 AND queue=? AND owner=?")
 _UNLEASE = sql("DELETE FROM lease WHERE queue=? AND worker=?")
 
 
@@ -59,6 +61,8 @@ def settle(
     book: Book, worker: str, outcomes: Sequence[Outcome], again: bool, limits: Limits
 ) -> tuple[tuple[Word, ...], int]:
     """Every outcome through its move. Answers the words, and how many claims the worker has left."""
+    if _all_went_well(book, worker, outcomes):
+        return (Word.OK,) * len(outcomes), 0
     holds = held(book, worker)
     settling = Settling(book, limits)
     refused = Word.SETTLED if again else Word.STALE
@@ -77,6 +81,23 @@ def settle(
     book.n["n_active"] -= settled
     settling.write()
     return tuple(words), len(holds)
+
+
+def _all_went_well(book: Book, worker: str, outcomes: Sequence[Outcome]) -> bool:
+    """The usual case, at a third of the price: all that the worker holds is completed, and nothing else hangs on it."""
+    tokens = {}
+    for outcome in outcomes:
+        if type(outcome) is not Completed or outcome.keep_ms > 0 or outcome.claim.gated:
+            return False
+        tokens[outcome.claim.id] = outcome.claim.token
+    rows = book.db.execute(_LIGHT, (book.queue, worker)).fetchall()
+    if len(rows) != len(outcomes) or {id: attempts for id, attempts, more in rows if not more} != tokens:
+        return False
+    book.db.execute(_ALL_GONE, (book.queue, worker))
+    gone(book, tokens)
+    book.n["completed"] += len(rows)
+    book.n["n_active"] -= len(rows)
+    return True
 
 
 def _move(to: Settling, standing: Standing, outcome: Outcome) -> Word:

@@ -154,21 +154,20 @@ class SpoolStore(Store):
             if nothing is not None:
                 return Exchange((), nothing)
 
-        def move(tx: Tx) -> Exchange:
+        def move(tx: Tx) -> tuple[tuple[Word, ...], Word, list[claim.Taken]]:
             words: tuple[Word, ...] = ()
-            claimed = Claims(Word.OK)
             book = tx.book(queue)
             holds: int | None = None
             if outcomes:
                 words, holds = settle.settle(book, worker, outcomes, again, self._limits)
             if want > 0:
-                claimed = claim.claim(book, worker, want, held, holds=holds)
-            return Exchange(words, claimed)
+                return words, *claim.claim(book, worker, want, held, holds=holds)
+            return words, Word.OK, []
 
-        done = self._run(Flush.STRICT, move)
-        if done.claimed.word is Word.OK and done.claimed.claims:
+        words, word, taken = self._run(Flush.STRICT, move)
+        if word is Word.OK and taken:
             self._stand_down()
-        return done
+        return Exchange(words, claim.claims_of(queue, word, taken))
 
     def _run(self, flush: Flush, move: Callable[[Tx], T]) -> T:
         """All moves but enqueue go on when the disk is full. Where not even the ballast helps, a worker waits for room:

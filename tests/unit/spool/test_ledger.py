@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from batchq.errors import ConfigError, QueueFull, StoreError, StoreFull, StoreUnavailable
-from batchq.job import Completed, Mark
+from batchq.gates import Admission, Gate
+from batchq.job import Completed, Mark, Retried
 from batchq.lifecycle import Word
 from batchq.spool import SpoolStore, fs, ledger, opening, wal, writelock
 from tests.unit.spool.helpers import LEASE_MS, Q, a_job, check_books, claim_all, fork, run, wait
@@ -373,6 +374,28 @@ def test_row_number_that_is_used_again_carries_no_note(store: SpoolStore) -> Non
     job = store.get(Q, "b")
     assert job is not None
     assert (job.errors, job.reason) == ((), "")
+
+
+def test_completed_jobs_leave_nothing_behind(store: SpoolStore, path: Path) -> None:
+    """Neither the note of an earlier attempt nor a place at a gate that its handler no longer has."""
+    store.enqueue(Q, [a_job(name) for name in "abcd"])
+    a, b, c, d = claim_all(store, "w1")
+    store.retry(Q, "w1", [Retried(a, 0, 9, b'{"error":"boom"}')])
+    limit = Gate("one", limit=1)
+    words = store.admit(Q, "w1", [Admission(claim, (limit,)) for claim in (b, c)])
+    assert words == [Word.OK, Word.PARKED]
+    assert store.complete(Q, "w1", [Completed(b._replace(gated=True)), Completed(d)]) == [Word.OK] * 2
+    # Taken by workers whose code has the gate no more.
+    store.promote(Q)
+    done = []
+    while claims := store.claim(Q, "w1", 1, 0).claims:
+        assert store.complete(Q, "w1", [Completed(claims[0])]) == [Word.OK]
+        done.append(claims[0].id)
+    assert sorted(done) == ["a", "c"]
+    db = sqlite3.connect(path / "queue.db")
+    left = {table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("job", "note", "guest")}
+    db.close()
+    assert left == {"job": 0, "note": 0, "guest": 0}
 
 
 # -- forks ---------------------------------------------------------------------------------------------------------
