@@ -386,6 +386,21 @@ def try_lock(fd: int) -> bool:
     return True
 
 
+def try_lock_byte(fd: int, at: int, *, shared: bool = False) -> bool:
+    """Locks one byte of a file if it is free, for this process: whoever has it else, its own handles on the file are no
+    others, and closing any of them lets go."""
+    try:
+        fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, 1, at)
+    except OSError:
+        # Most likely taken. The system may also have no more locks to give.
+        return False
+    return True
+
+
+def unlock_byte(fd: int, at: int) -> None:
+    fcntl.lockf(fd, fcntl.LOCK_UN, 1, at)
+
+
 def lockers(path: str, kind: str) -> list[int]:
     """Who has a lock on a file (FLOCK, or POSIX as SQLite's are), by pid; nobody where the system has no such list."""
     try:

@@ -14,7 +14,8 @@ from batchq.spool import fs
 MAJOR = 1
 _FORMAT = re.compile(rb"batchq-spool (\d{1,9})\n")
 _DB = ("queue.db", "queue.db-wal", "queue.db-shm", "queue.db-journal")
-_OURS = frozenset((*_DB, "FORMAT", "gate", "sweep", "waiters", "waiting", "ballast", "inbox", "offline", "lost+found"))
+_LOCKS = ("gate", "seats", "sweep")
+_OURS = frozenset((*_DB, *_LOCKS, "FORMAT", "waiters", "waiting", "ballast", "inbox", "offline", "lost+found"))
 #: Spools that serve while a server is away, and the ledger as it was before it was brought up to date.
 _OURS_TOO = re.compile(r"offline-[0-9a-f]{12}|queue\.db\.v\d+(\.new(-journal)?)?")
 
@@ -49,6 +50,11 @@ class Layout:
     def gate(self) -> str:
         """Locked around every write transaction, open, close and checkpoint of the ledger."""
         return self.at("gate")
+
+    @property
+    def seats(self) -> str:
+        """A byte of it is locked by each who comes to the gate by turns in a rush."""
+        return self.at("seats")
 
     @property
     def sweep(self) -> str:

@@ -22,6 +22,7 @@ from batchq.errors import InternalError, StoreCorrupt, StoreError, StoreFull, St
 from batchq.spool import ballast, fs, opening, wake, wal, writelock
 from batchq.spool.layout import Layout, find, prepare
 from batchq.spool.schema import TALLY, USER_VERSION, sql
+from batchq.spool.seats import Seats
 from batchq.spool.wal import Wal
 from batchq.spool.writelock import WriteLock
 
@@ -114,6 +115,7 @@ class Ledger:
         self.lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._gate = WriteLock(self.layout.gate)
+        self.seats = Seats(self.layout.seats, self._gate, self._gate_is_free)
         self._pid = os.getpid()
         self._writing = False
         self._wal = Wal(self.layout, clock)
@@ -189,6 +191,11 @@ class Ledger:
                     wal.empty(db)
         with self.write(flush) as tx:
             return move(tx)
+
+    def _gate_is_free(self) -> bool:
+        # Under `lock`: to another thread of this process the gate that one of them has would seem free.
+        with self.lock:
+            return self._db is not None and not self._writing and self._gate.is_free()
 
     def _check_is_there(self) -> None:
         if self.is_absent:
@@ -371,6 +378,7 @@ class Ledger:
             with suppress(sqlite3.Error):
                 db.close()
             self._gate.close()
+        self.seats.close()
         self._wal.close()
 
     def close(self) -> None:
@@ -395,6 +403,7 @@ class Ledger:
             _POISONED.add(self.layout.db)
         # Closed, not unlocked: the lock is shared with the parent, who may hold it.
         self._gate.close()
+        self.seats.close()
         self._wal.drop_inherited()
 
 

@@ -44,6 +44,8 @@ from batchq.tally import BatchStats, NewBatch
 
 T = TypeVar("T")
 
+#: Who wants so many at once comes again soon: see `seats`.
+_RUSH = 32
 #: Between two looks of a worker whether there is room again.
 _ROOM_S = 0.2
 
@@ -147,12 +149,21 @@ class SpoolStore(Store):
     def exchange(
         self, queue: str, worker: str, outcomes: Sequence[Outcome], want: int, held: int, *, again: bool = False
     ) -> Exchange:
+        seats = self._ledger.seats
         if not outcomes:
             if want <= 0:
                 return Exchange((), Claims(Word.OK))
             nothing = claim.nothing_there(self._ledger, queue, worker, held)
             if nothing is not None:
+                seats.leave()
                 return Exchange((), nothing)
+        if want < _RUSH:
+            seats.leave()
+        elif outcomes and seats.is_crowded():
+            # Whoever rests holds nothing.
+            settled = self.exchange(queue, worker, outcomes, 0, held, again=again)
+            seats.rest(self._give_up or (lambda: False))
+            return Exchange(settled.words, self.claim(queue, worker, want, held))
 
         def move(tx: Tx) -> tuple[tuple[Word, ...], Word, list[claim.Taken]]:
             words: tuple[Word, ...] = ()
@@ -167,6 +178,8 @@ class SpoolStore(Store):
         words, word, taken = self._run(Flush.STRICT, move)
         if word is Word.OK and taken:
             self._stand_down()
+        else:
+            seats.leave()
         return Exchange(words, claim.claims_of(queue, word, taken))
 
     def _run(self, flush: Flush, move: Callable[[Tx], T]) -> T:

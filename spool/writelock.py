@@ -70,6 +70,8 @@ class WriteLock:
         self.path = path
         self._fd = -1
         self._identity: fs.Identity = (0, 0)
+        #: How long the last `lock` took.
+        self.waited_s = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -85,9 +87,12 @@ class WriteLock:
         """Waits until it is ours, however long that takes."""
         # An exception of a signal handler may come between any two of these: the wait is always taken back.
         if fs.try_lock(self._fd):
+            self.waited_s = 0.0
             return
+        began = monotonic()
         with _Wait(self.path):
             fs.lock(self._fd)
+        self.waited_s = monotonic() - began
 
     def lock_within(self, seconds: float = OPEN_S) -> None:
         """Waits no longer than that. Raises StoreUnavailable that names the holder; the handle is closed then.
@@ -122,6 +127,13 @@ class WriteLock:
 
     def unlock(self) -> None:
         fs.unlock(self._fd)
+
+    def is_free(self) -> bool:
+        """A look, by one who does not have it."""
+        if not self.is_open or not fs.try_lock(self._fd):
+            return False
+        fs.unlock(self._fd)
+        return True
 
     def stands(self) -> bool:
         """Whether the file under its name still is the one that is locked."""
