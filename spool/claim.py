@@ -24,7 +24,8 @@ _COUNT = sql("SELECT count(*) FROM job WHERE state=2 AND queue=? AND owner=?")
 _PENDING = sql(
     "SELECT id,attempts,row,forgiven,crashes,lost FROM job WHERE state=0 AND queue=? ORDER BY rank,place LIMIT ?"
 )
-# The same ones again, in one statement: half the price of one each.
+# The same ones again, in one statement: half the price of one each. ROLLBACK, for a journal of the statement would be
+# a file each time, and a move that fails is undone whole anyway.
 _TAKE = sql(
     "UPDATE OR ROLLBACK job SET state=2,attempts=attempts+1,owner=?1 WHERE seq IN "
     "(SELECT seq FROM job WHERE state=0 AND queue=?2 ORDER BY rank,place LIMIT ?3)"
