@@ -103,16 +103,19 @@ for batch in pairs(joins or {}) do
 end
 
 -- apply
---! check pending priority meta wake
+--! check pending
+local hints = redis.call('LLEN', wake)
 if #named + #later > 0 then
-  --! check prioritized given delayed timer
+  --! check prioritized priority given delayed timer
 end
 if joins then
   --! check batched batch_ends
 end
-if fresh > 0 then redis.call('HSET', rows, unpack(fields)) end
+-- The first write: it fails by itself where its key is of another type.
+if fresh > 0 then redis.call('HINCRBY', meta, 'enqueued', fresh) end
 redis.call('SET', mark, ARGV[1], 'PX', ARGV[2])
 if fresh == 0 then return answer end
+redis.call('HSET', rows, unpack(fields))
 for _, job in ipairs(named) do
   if job[2] ~= '0' then redis.call('HSET', priority, job[1], job[2]) end
   -- The end of time: as long as the job lives, its row makes it known.
@@ -130,14 +133,17 @@ for batch, b in pairs(joined) do
   save_batch(k, batch, b, us)
 end
 if #plain > 0 then
-  ready(pending, prioritized, priority, meta, plain)
-  hint(wake, 8)
+  if #named == 0 then
+    redis.call('RPUSH', pending, unpack(plain))
+  else
+    ready(pending, prioritized, priority, meta, plain)
+  end
+  if hints < 8 then redis.call('RPUSH', wake, '1') end
 end
 if #later > 0 then
   local before = earliest(delayed)
   for _, job in ipairs(later) do delay(delayed, job[1], job[2]) end
   if earliest(delayed) ~= before then hint(timer, 1) end
 end
-redis.call('HINCRBY', meta, 'enqueued', fresh)
 if ARGV[4] ~= '' then redis.call('HINCRBY', meta, ARGV[4], fresh) end
 return answer
