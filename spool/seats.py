@@ -11,6 +11,7 @@ on this but speed: who has rested for long goes on without a seat, and so does w
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Final
@@ -36,10 +37,9 @@ _RESTING: Final = MOST
 
 def _processors() -> int:
     """How many processors this process may use."""
-    try:
+    if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1  # macOS
+    return os.cpu_count() or 1
 
 
 class Seats:
