@@ -45,9 +45,13 @@ from batchq.kinds import (
 MAX_PROCESSES, MAX_CONCURRENCY = 256, 1024
 
 
-def _cpus() -> int:
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(count, MAX_PROCESSES)
+def cpus() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processes() -> int:
+    return min(cpus(), MAX_PROCESSES)
 
 
 def _setting(default: Any, kind: Kind, *, key: str = "", flag: str = "") -> Any:
@@ -119,7 +123,7 @@ class Settings:
     #: How often the master looks for what is due, expired or too old; at most a third of the lease unless given.
     sweep_ms: int = _setting(SECOND, Duration(low=10, high=HOUR))
     #: Workers of one master; by default one a CPU.
-    processes: int = _setting(_cpus, Count(high=MAX_PROCESSES), flag="-n")
+    processes: int = _setting(_processes, Count(high=MAX_PROCESSES), flag="-n")
     #: Jobs that one worker runs at once: coroutines in its event loop, plain functions on threads.
     concurrency: int = _setting(1, Count(high=MAX_CONCURRENCY), flag="-c")
     #: Plain functions run on threads, without a word of their own (`@app.job(threads=True)`).

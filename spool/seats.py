@@ -10,13 +10,12 @@ on this but speed: who has rested for long goes on without a seat, and so does w
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
 from batchq.clock import monotonic
+from batchq.config import cpus
 from batchq.spool import fs
 from batchq.spool.writelock import WriteLock
 
@@ -35,13 +34,6 @@ MOST: Final = 8
 _RESTING: Final = MOST
 
 
-def _processors() -> int:
-    """How many processors this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Seats:
     """A process at one gate. `gate_is_free`: a look, which takes nothing; the caller's lock is held for it."""
 
@@ -49,7 +41,7 @@ class Seats:
         self._path = path
         self._gate = gate
         self._gate_is_free = gate_is_free
-        self._count = min(count or _processors(), MOST)
+        self._count = min(count or cpus(), MOST)
         self._fd = -1
         self._seat: int | None = None
         self._until = 0.0
