@@ -130,10 +130,13 @@ class WriteLock:
 
     def is_free(self) -> bool:
         """A look, by one who does not have it."""
-        if not self.is_open or not fs.try_lock(self._fd):
+        if not self.is_open:
             return False
-        fs.unlock(self._fd)
-        return True
+        try:
+            return fs.try_lock(self._fd)
+        finally:
+            # Also behind an exception of a signal handler. What another has stays locked.
+            fs.unlock(self._fd)
 
     def stands(self) -> bool:
         """Whether the file under its name still is the one that is locked."""

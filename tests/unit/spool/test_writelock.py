@@ -17,8 +17,9 @@ import pytest
 from batchq.errors import StoreFull, StoreUnavailable
 from batchq.job import Completed
 from batchq.lifecycle import Word
-from batchq.spool import SpoolStore, wal, writelock
+from batchq.spool import SpoolStore, fs, wal, writelock
 from batchq.spool.check import Level, check
+from batchq.spool.writelock import WriteLock
 from tests.unit.spool.helpers import Q, a_job, check_books, fork, wait, wait_for
 
 #: Begins a transaction and stops itself inside the gate, as a debugger or SIGSTOP would.
@@ -212,3 +213,26 @@ def test_long_reader_is_named_and_the_log_stays_bounded(
     assert (path / "queue.db-wal").stat().st_size <= 17 << 20
     store.close()
     check_books(path)
+
+
+def test_a_look_that_a_signal_handler_ends_leaves_the_gate_free(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, other = WriteLock(str(path / "gate")), WriteLock(str(path / "gate"))
+    lock.open()
+    other.open()
+    taken = fs.try_lock
+
+    def interrupted(fd: int) -> bool:
+        taken(fd)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "try_lock", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lock.is_free()
+    assert other.is_free()
+    other.lock()
+    assert not lock.is_free()
+    # Nor does the look take anything from who has it.
+    assert not lock.is_free()
+    other.close()
+    lock.close()
