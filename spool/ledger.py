@@ -115,7 +115,7 @@ class Ledger:
         self.lock = threading.RLock()
         self._db: sqlite3.Connection | None = None
         self._gate = WriteLock(self.layout.gate)
-        self.seats = Seats(self.layout.seats, self._gate, self._gate_is_free)
+        self.seats = Seats(self.layout.seats, self._gate, self.lock, self._gate_is_free)
         self._pid = os.getpid()
         self._writing = False
         self._wal = Wal(self.layout, clock)
@@ -194,8 +194,7 @@ class Ledger:
 
     def _gate_is_free(self) -> bool:
         # Under `lock`: to another thread of this process the gate that one of them has would seem free.
-        with self.lock:
-            return self._db is not None and not self._writing and self._gate.is_free()
+        return self._db is not None and not self._writing and self._gate.is_free()
 
     def _check_is_there(self) -> None:
         if self.is_absent:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from batchq.clock import monotonic
@@ -35,11 +36,20 @@ _RESTING: Final = MOST
 
 
 class Seats:
-    """A process at one gate. `gate_is_free`: a look, which takes nothing; the caller's lock is held for it."""
+    """A process at one gate. `gate_is_free`: a look, which takes nothing."""
 
-    def __init__(self, path: str, gate: WriteLock, gate_is_free: Callable[[], bool], count: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        gate: WriteLock,
+        lock: AbstractContextManager[object],
+        gate_is_free: Callable[[], bool],
+        count: int | None = None,
+    ) -> None:
         self._path = path
         self._gate = gate
+        #: The ledger's, which closes all when any thread forks.
+        self._lock = lock
         self._gate_is_free = gate_is_free
         self._count = min(count or cpus(), MOST)
         self._fd = -1
@@ -49,7 +59,10 @@ class Seats:
 
     def is_crowded(self) -> bool:
         """Whether the caller, who would come to the gate now, is to rest first."""
-        now = monotonic()
+        with self._lock:
+            return self._has_to_rest(monotonic())
+
+    def _has_to_rest(self, now: float) -> bool:
         came, self._came = self._came, now
         if self._seat is not None:
             if now < self._until:
@@ -66,30 +79,35 @@ class Seats:
 
     def leave(self) -> None:
         """The caller is in no rush any more."""
-        if self._seat is not None:
-            fs.unlock_byte(self._fd, self._seat)
-            self._seat = None
+        with self._lock:
+            if self._seat is not None:
+                fs.unlock_byte(self._fd, self._seat)
+                self._seat = None
 
     def rest(self, give_up: Callable[[], bool]) -> None:
         """Returns when there is a seat, or the gate is free, or the caller gives up, or it took long enough."""
         try:
-            if not self._is_open() or not fs.try_lock_byte(self._fd, _RESTING, shared=True):
-                return
+            with self._lock:
+                if not self._is_open() or not fs.try_lock_byte(self._fd, _RESTING, shared=True):
+                    return
             try:
                 free = 0
                 for _ in range(LOOKS):
                     time.sleep(LOOK_S)
-                    # Once may be between two of those who circulate.
-                    free = free + 1 if self._gate_is_free() else 0
-                    if give_up() or free == IDLE or self._sit():
-                        break
+                    with self._lock:
+                        # Once may be between two of those who circulate.
+                        free = free + 1 if self._gate_is_free() else 0
+                        if give_up() or free == IDLE or self._sit():
+                            break
             finally:
-                fs.unlock_byte(self._fd, _RESTING)
+                with self._lock:
+                    if self._fd >= 0:
+                        fs.unlock_byte(self._fd, _RESTING)
         finally:
             self._came = monotonic()
 
     def close(self) -> None:
-        """Gives up the seat. The next call opens again."""
+        """Gives up the seat; the lock is held. The next call opens again."""
         fd, self._fd, self._seat = self._fd, -1, None
         if fd >= 0:
             fs.close(fd)

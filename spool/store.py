@@ -7,11 +7,12 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, get_args
 
 from batchq import log
 from batchq.clock import SYSTEM, Clock
-from batchq.errors import ConfigError, StoreFull
+from batchq.errors import ConfigError, StoreError, StoreFull
 from batchq.gates import Admission, GateState
 from batchq.job import (
     Buried,
@@ -159,11 +160,15 @@ class SpoolStore(Store):
                 return Exchange((), nothing)
         if want < _RUSH:
             seats.leave()
-        elif outcomes and seats.is_crowded():
+        elif outcomes and not held and seats.is_crowded():
             # Whoever rests holds nothing.
             settled = self.exchange(queue, worker, outcomes, 0, held, again=again)
             seats.rest(self._give_up or (lambda: False))
-            return Exchange(settled.words, self.claim(queue, worker, want, held))
+            claimed = Claims(Word.OK)
+            # What is settled is told, and not settled again: the next claim meets the same.
+            with suppress(StoreError):
+                claimed = self.claim(queue, worker, want, held)
+            return Exchange(settled.words, claimed)
 
         def move(tx: Tx) -> tuple[tuple[Word, ...], Word, list[claim.Taken]]:
             words: tuple[Word, ...] = ()

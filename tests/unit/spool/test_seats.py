@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from batchq.job import Claim, Completed
+from batchq.errors import StoreCorrupt
+from batchq.job import Claim, Claims, Completed, Exchange
 from batchq.lifecycle import Word
 from batchq.spool import SpoolStore, fs, seats
 from batchq.spool.seats import LOOKS, MOST, PART, TERM_S, Seats
@@ -64,7 +67,7 @@ class Rush:
         self.gate = WriteLock(f"{path}.gate")
         self.finds: Callable[[], bool] = lambda: False
         self.looks = 0
-        self.seats = Seats(path, self.gate, self._look, count)
+        self.seats = Seats(path, self.gate, threading.RLock(), self._look, count)
         self.seats.is_crowded()
 
     def _look(self) -> bool:
@@ -173,6 +176,18 @@ def test_a_rest_ends_by_itself_whatever_the_others_do(rush: Rush, path: str) -> 
         assert is_free(path, RESTING)
 
 
+def test_a_fork_of_another_thread_closes_the_seats_of_one_who_rests(rush: Rush, path: str) -> None:
+    with another(path, 0, 1):
+
+        def give_up() -> bool:
+            rush.seats.close()
+            return True
+
+        rush.seats.rest(give_up)
+        assert rush.looks == 1
+        assert rush.comes()
+
+
 def test_where_there_can_be_no_seats_nobody_rests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rush = Rush(str(tmp_path / "no" / "such" / "seats"), monkeypatch, 1)
     assert not rush.comes()
@@ -222,6 +237,37 @@ def test_whoever_rests_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert answer.claimed.claims == ()
     store.close()
     other.close()
+
+
+def test_who_has_other_claims_does_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may end meanwhile, and hold places at gates until they are settled."""
+    with closing(SpoolStore(tmp_path / "s")) as store:
+        store.enqueue(Q, [a_job() for _ in range(100)])
+        claims = _claims(store, "w", 40)
+        monkeypatch.setattr(store._ledger.seats, "is_crowded", lambda: True)
+        monkeypatch.setattr(store._ledger.seats, "rest", lambda _: pytest.fail("rests"))
+        answer = store.exchange(Q, "w", list(map(Completed, claims[1:])), 40, 1)
+        assert answer.words == (Word.OK,) * 39
+        assert len(answer.claimed.claims) == 40
+
+
+def test_what_was_settled_before_a_rest_is_told_whatever_the_claim_meets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be settled again, and refused."""
+    path = tmp_path / "s"
+    with closing(SpoolStore(path)) as store:
+        store.enqueue(Q, [a_job() for _ in range(40)])
+        claims = _claims(store, "w", 40)
+        store.enqueue(Q, [a_job()])
+        with closing(sqlite3.connect(path / "queue.db")) as db, db:
+            db.execute("UPDATE job SET attempts='many' WHERE state=0")
+        monkeypatch.setattr(store._ledger.seats, "is_crowded", lambda: True)
+        monkeypatch.setattr(store._ledger.seats, "rest", lambda _: None)
+        answer = store.exchange(Q, "w", list(map(Completed, claims)), 40, 0)
+        assert answer == Exchange((Word.OK,) * 40, Claims(Word.OK))
+        with pytest.raises(StoreCorrupt):
+            store.claim(Q, "w", 40, 0)
 
 
 def test_a_seat_is_given_up_by_who_finds_nothing_or_wants_few(tmp_path: Path) -> None:
