@@ -158,9 +158,10 @@ class SpoolStore(Store):
             if nothing is not None:
                 seats.leave()
                 return Exchange((), nothing)
-        if want < _RUSH:
+        if want < _RUSH or held:
+            # What else it holds may end at any time, and keeps places at gates until it is settled.
             seats.leave()
-        elif outcomes and not held and seats.is_crowded():
+        elif outcomes and seats.is_crowded():
             # Whoever rests holds nothing.
             settled = self.exchange(queue, worker, outcomes, 0, held, again=again)
             seats.rest(self._give_up or (lambda: False))

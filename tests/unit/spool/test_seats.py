@@ -239,16 +239,18 @@ def test_whoever_rests_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     other.close()
 
 
-def test_who_has_other_claims_does_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_other_claims_neither_rests_nor_keeps_a_seat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may end meanwhile, and hold places at gates until they are settled."""
     with closing(SpoolStore(tmp_path / "s")) as store:
         store.enqueue(Q, [a_job() for _ in range(100)])
         claims = _claims(store, "w", 40)
+        assert store._ledger.seats._sit()
         monkeypatch.setattr(store._ledger.seats, "is_crowded", lambda: True)
         monkeypatch.setattr(store._ledger.seats, "rest", lambda _: pytest.fail("rests"))
         answer = store.exchange(Q, "w", list(map(Completed, claims[1:])), 40, 1)
         assert answer.words == (Word.OK,) * 39
         assert len(answer.claimed.claims) == 40
+        assert is_free(store._ledger.layout.seats, 0)
 
 
 def test_what_was_settled_before_a_rest_is_told_whatever_the_claim_meets(
