@@ -111,11 +111,14 @@ end
 if joins then
   --! check batched batch_ends
 end
--- The first write: it fails by itself where its key is of another type.
-if fresh > 0 then redis.call('HINCRBY', meta, 'enqueued', fresh) end
+if fresh > 0 then
+  -- The first write: it fails by itself where its key is of another type.
+  redis.call('HINCRBY', meta, 'enqueued', fresh)
+  -- Before the mark: where a right is missing the call is not taken for done when it is made again.
+  redis.call('HSET', rows, unpack(fields))
+end
 redis.call('SET', mark, ARGV[1], 'PX', ARGV[2])
 if fresh == 0 then return answer end
-redis.call('HSET', rows, unpack(fields))
 for _, job in ipairs(named) do
   if job[2] ~= '0' then redis.call('HSET', priority, job[1], job[2]) end
   -- The end of time: as long as the job lives, its row makes it known.

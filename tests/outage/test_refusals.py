@@ -7,6 +7,7 @@ import select
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, TypeVar
 
 import pytest
@@ -15,7 +16,7 @@ import redis
 from batchq.config import load
 from batchq.doctor import rights_of
 from batchq.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable, StoreVersion
-from batchq.job import Claims, NewJob, Released, new_id, pack_row
+from batchq.job import Claims, Mark, NewJob, Released, new_id, pack_row
 from batchq.lifecycle import COUNTED, Word
 from batchq.redis.store import RedisStore
 from tests.faults.drive import Q, check, drive
@@ -317,6 +318,19 @@ def test_missing_right_is_named(serve: Serve, taken: str, named: str) -> None:
     with pytest.raises(StoreDenied, match=rf"(?i){named}.*docs/redis\.md"):
         store.enqueue("mail", [a_job()])
     store.close()
+
+
+@pytest.mark.parametrize("right", ["hincrby", "hset"])
+def test_call_that_a_missing_right_refused_is_not_taken_for_done(serve: Serve, right: str) -> None:
+    server = serve()
+    job, mark = [a_job()], Mark("lane", 1)
+    server.client.execute_command("ACL", "SETUSER", "batchq", *documented_rights(), f"-{right}")
+    with closing(RedisStore(url_of(server, "batchq:change-me"), prefix="bq")) as store:
+        with pytest.raises(StoreDenied):
+            store.enqueue("mail", job, mark)
+        server.client.execute_command("ACL", "SETUSER", "batchq", f"+{right}")
+        assert store.enqueue("mail", job, mark) == [Word.OK]
+        assert store.stats("mail").counts["pending"] == 1
 
 
 @pytest.mark.parametrize(("right", "act"), [("time", RedisStore.now_ms), ("ping", RedisStore.ping)])
