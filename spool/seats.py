@@ -21,11 +21,11 @@ from batchq.spool import fs
 from batchq.spool.writelock import WriteLock
 
 #: So long a seat is kept where others rest; and who comes less often than that has other things to do.
-TERM_S: Final = 0.1
+TERM_S: Final = 0.2
 #: Of its time, spent in the queue for the gate: less, and there is no crowd.
 PART: Final = 0.25
 #: Between two looks of one who rests, and how many of them it rests at most.
-LOOK_S: Final = 0.005
+LOOK_S: Final = 0.01
 LOOKS: Final = 80
 #: The gate is idle when so many looks in a row found it free.
 IDLE: Final = 3
