@@ -27,8 +27,8 @@ _PENDING = sql(
 # The same ones again, in one statement: half the price of one each. ROLLBACK, for a journal of the statement would be
 # a file each time, and a move that fails is undone whole anyway.
 _TAKE = sql(
-    "UPDATE OR ROLLBACK job SET state=2,attempts=attempts+1,owner=?1 WHERE seq IN "
-    "(SELECT seq FROM job WHERE state=0 AND queue=?2 ORDER BY rank,place LIMIT ?3)"
+    "UPDATE OR ROLLBACK job SET state=2,attempts=attempts+1,owner=? WHERE seq IN "
+    "(SELECT seq FROM job WHERE state=0 AND queue=? ORDER BY rank,place LIMIT ?)"
 )
 _PROBE = sql(
     "SELECT n_pending,paused,"
