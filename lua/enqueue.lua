@@ -136,12 +136,8 @@ for batch, b in pairs(joined) do
   save_batch(k, batch, b, us)
 end
 if #plain > 0 then
-  if #named == 0 then
-    redis.call('RPUSH', pending, unpack(plain))
-  else
-    ready(pending, prioritized, priority, meta, plain)
-  end
-  if hints < 8 then redis.call('RPUSH', wake, '1') end
+  ready(pending, prioritized, #named > 0 and priority, meta, plain)
+  hint(wake, 8, hints)
 end
 if #later > 0 then
   local before = earliest(delayed)

@@ -2,9 +2,10 @@
 -- score = -priority * 2^40 + place; places count up from 2^39 at the tail and down from there at the head.
 local BAND, MIDDLE = 1099511627776, 549755813888
 
--- Splits off those with a priority and places them; returns the others. `priority` is sparse and mostly empty.
+-- Splits off those with a priority and places them; returns the others. `priority` is sparse and mostly empty; false
+-- where none of these has one.
 local function place(prioritized, priority, meta, ids, counter, sign)
-  if redis.call('EXISTS', priority) == 0 then return ids end
+  if not priority or redis.call('EXISTS', priority) == 0 then return ids end
   local plain, level = {}, redis.call('HMGET', priority, unpack(ids))
   for i, id in ipairs(ids) do
     if level[i] then
