@@ -43,6 +43,14 @@ class Child:
     laid_off: str = ""
     #: Where it writes its stacks when asked; see `stacks`.
     stacks_fd: int = -1
+    #: The pipe by which it is asked.
+    asks_fd: int = -1
+
+    def let_go(self) -> None:
+        """What this process has open of it."""
+        for fd in (self.stacks_fd, self.asks_fd):
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     @property
     def is_up(self) -> bool:

@@ -4,7 +4,6 @@ and asks no store.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -138,7 +137,7 @@ class Crew:
         if child is None:
             return None
         self._claimed_before += child.slot.claimed
-        os.close(child.stacks_fd)
+        child.let_go()
         self._count_young(child, ended.code)
         by_kernel = self._kills.has_grown() if ended.code == -signal.SIGKILL else None
         death = child.ended_by or death_of(ended.code, ended.peak_bytes, by_kernel)

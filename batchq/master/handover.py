@@ -166,6 +166,7 @@ class Heritage:
                 # JSON knows no infinity.
                 "doomed_at": child.doomed_at if child.doomed_at < inf else None,
                 "stacks_fd": child.stacks_fd,
+                "asks_fd": child.asks_fd,
             }
             for child in children.values()
         ]
@@ -200,7 +201,8 @@ class Heritage:
         ]
 
     def _fds(self) -> list[int]:
-        fds = [self.board_fd, *self.life, *self.signal_fds, *(child["stacks_fd"] for child in self.children)]
+        asked = (child.get(name, -1) for child in self.children for name in ("stacks_fd", "asks_fd"))
+        fds = [self.board_fd, *self.life, *self.signal_fds, *asked]
         return [fd for fd in (*fds, self.pid_fd, self.control_fd, self.guardian_fd) if fd is not None and fd >= 0]
 
     def replace_process(self, origin: Origin) -> NoReturn:

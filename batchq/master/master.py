@@ -108,7 +108,7 @@ class Master:
         self._offline: Offline | None = None
         #: Where workers count for the metrics; None: nobody asked for them.
         self._meters: Meters | None = None
-        self._dump: stacks.Dump | None = None
+        self._dumps = stacks.Dumps()
         self._limits = Limits(settings, app.registry)
         self._is_ready = heritage is not None
         self._id = f"{platform.node()}.{boot_id()}.{self._pid}.{random_name(8)}"
@@ -259,8 +259,7 @@ class Master:
             log.event("warning", "output_lost", bytes=lost.bytes, why=lost.why)
         for server in self._servers:
             server.tidy()
-        if self._dump is not None and self._dump.is_done(self._crew):
-            self._dump = None
+        self._dumps.look(self._crew)
         if self.is_stopping:
             return self._stop.drive(others=self._offline is not None and self._offline.pid is not None)
         self._drive_offline()
@@ -286,8 +285,8 @@ class Master:
             wait = min(wait, self._stalls.look_s)
         if self._notify.beat_s is not None:
             wait = min(wait, self._notify.beat_s)
-        if self._dump is not None:
-            wait = min(wait, self._dump.due - now)
+        if self._dumps.due is not None:
+            wait = min(wait, self._dumps.due - now)
         if self._reload.is_replacing or self._mourning.is_under_way:
             wait = min(wait, REPLACE_TICK_S)
         if len(self._crew) < self._crew.want and not self.is_stopping:
@@ -375,7 +374,7 @@ class Master:
             store="up" if self._keeper.outage_since is None else "away",
         )
         log_workers(self._crew)
-        self._dump = stacks.Dump(self._crew)
+        self._dumps.ask(self._crew)
 
     # -- what others are told
 
@@ -449,14 +448,14 @@ class Master:
         slot.meter = self._meters.of(place) if self._meters is not None else None
         self._store.before_fork()
         try:
-            pid, stacks_fd = newborn.fork(self._app, self._settings, self._queues, slot, self._let_go)
+            pid, stacks_fd, asks_fd = newborn.fork(self._app, self._settings, self._queues, slot, self._let_go)
         except OSError as error:
             # No memory, or too many processes or files: those that there are work on.
             log.event("error", "fork_failed", error=str(error), workers=len(self._crew))
             self._crew.count_failed_fork()
             self._look_who_can_start(f"no process can be forked: {error}")
             return False
-        self._crew.add(Child(pid, place, slot, SYSTEM.monotonic(), stacks_fd=stacks_fd))
+        self._crew.add(Child(pid, place, slot, SYSTEM.monotonic(), stacks_fd=stacks_fd, asks_fd=asks_fd))
         log.event("debug", "spawned", worker=place, pid=pid)
         return True
 
@@ -473,7 +472,7 @@ class Master:
         for server in self._servers:
             server.let_go()
         for child in self._crew:
-            os.close(child.stacks_fd)
+            child.let_go()
 
     def _bury_children(self) -> None:
         """Notices the dead, kills what they left running, and reaps their claims."""

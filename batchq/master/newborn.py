@@ -38,28 +38,34 @@ SPARE_FDS = 16
 
 def fork(
     app: App, settings: Settings, queues: Sequence[tuple[str, int]], slot: Slot, let_go: Callable[[], None]
-) -> tuple[int, int]:
-    """A worker at that slot. Answers its pid, and the descriptor to which it writes its stacks. Raises OSError where
-    there can't be another process."""
+) -> tuple[int, int, int]:
+    """A worker at that slot. Answers its pid, the descriptor to which it writes its stacks, and that of the pipe by
+    which it is asked for them. Raises OSError where there can't be another process."""
     sys.stdout.flush()
     sys.stderr.flush()
     # Imported on this side of the fork, once for all.
     kind = _kind(settings)
-    stacks_fd = stacks.new_file()
+    fds = [stacks.new_file()]
     try:
-        _leave_some(stacks_fd)
+        fds += pipe()
+        _leave_some(max(fds))
+        stacks_fd, asked_fd, asks_fd = fds
+        os.set_blocking(asked_fd, True)
         # A signal that comes between the fork and the child's own handlers waits until they stand.
         with blocked():
             pid = os.fork()
             if pid == 0:
-                _live(kind, app, settings, queues, slot, stacks_fd, let_go)
+                os.close(asks_fd)
+                _live(kind, app, settings, queues, slot, stacks_fd, asked_fd, let_go)
     except OSError:
-        os.close(stacks_fd)
+        for fd in fds:
+            os.close(fd)
         raise
+    os.close(asked_fd)
     # Both sides do it: whoever is first.
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
-    return pid, stacks_fd
+    return pid, stacks_fd, asks_fd
 
 
 def fork_pool(let_go: Callable[[], None], live: Callable[[], int]) -> int:
@@ -104,6 +110,7 @@ def _live(
     queues: Sequence[tuple[str, int]],
     slot: Slot,
     stacks_fd: int,
+    asked_fd: int,
     let_go: Callable[[], None],
 ) -> NoReturn:
     """The whole life of the process; never returns. Called with signals blocked. `let_go` closes what is the master's,
@@ -119,7 +126,7 @@ def _live(
         Title(f"worker of {app.name}").say("booting")
         random.seed()
         backoff.reseed()
-        code = _work(kind, app, settings, queues, slot, stacks_fd)
+        code = _work(kind, app, settings, queues, slot, stacks_fd, asked_fd)
     except BatchqError as error:
         log.event("error", "worker_failed", pid=os.getpid(), error=str(error))
     except BaseException as error:  # noqa: BLE001 - whatever it is, it must not run the master's code
@@ -138,6 +145,7 @@ def _work(
     queues: Sequence[tuple[str, int]],
     slot: Slot,
     stacks_fd: int,
+    asked_fd: int,
 ) -> int:
     read, write = pipe()
     app.is_spoken_for = True
@@ -150,7 +158,7 @@ def _work(
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         # Not SIG_IGN: what a handler starts would inherit that, and hear no Ctrl-C of its own.
         signal.signal(number, _pass_by)
-    stacks.listen(stacks_fd)
+    stacks.listen(stacks_fd, asked_fd)
     for number in (signal.SIGTTIN, signal.SIGTTOU):
         # A worker is in the background of its terminal: with a handler its writes would be begun again for ever.
         signal.signal(number, signal.SIG_IGN)

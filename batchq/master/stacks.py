@@ -1,7 +1,10 @@
 """The Python stacks of workers, on demand: also of one whose handler is stuck in C or in a lock.
 
-A worker writes them in a C-level signal handler (faulthandler) into a file of its own that its master holds; the
-master asks, waits a moment, and puts them into the log, one line a thread, the innermost call first.
+A worker writes them into a file of its own that its master holds; the master asks through a pipe, waits a moment, and
+puts them into the log, one line a thread, the innermost call first. A thread of the worker answers, which has the
+interpreter's lock meanwhile: no stack moves while it is read. Only where it can't get that lock, because a handler
+keeps it in C, a signal is sent, and a C-level handler (faulthandler) writes what stands. Among threads that run it
+would read what they change, and end one worker in thousands by SIGSEGV.
 """
 
 from __future__ import annotations
@@ -11,16 +14,21 @@ import fcntl
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from batchq import log
 from batchq.clock import SYSTEM
 from batchq.master.children import Child, is_stopped, named, signal_one
 from batchq.system.scoreboard import unnamed_file
 
-#: Asks a worker for its stacks. Not the signal of orders: this one is handled below Python.
+#: Asks a worker that is stuck. Not the signal of orders: this one is handled below Python.
 STACKS_SIGNAL = signal.SIGUSR2
 
+#: A worker answers within this, or it is stuck: the interpreter's lock goes round each 5 ms.
+STUCK_S = 1.0
 #: A worker writes within this, or nothing is said for it.
 WAIT_S = 2.0
 #: Between two looks; what has not grown in between is complete.
@@ -28,6 +36,8 @@ LOOK_S = 0.05
 
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]+).*:")
 _CALL = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+#: The thread that answers.
+_OWN = re.compile(r"_answer [^<]*\bstacks\.py:")
 
 
 def new_file() -> int:
@@ -38,51 +48,81 @@ def new_file() -> int:
     return fd
 
 
-def listen(fd: int) -> None:
-    """In the worker: stacks go there when the signal comes."""
+def listen(fd: int, asks: int) -> None:
+    """In the worker, with signals blocked: stacks go to `fd` when something comes through the pipe `asks`."""
     faulthandler.register(STACKS_SIGNAL, file=fd, all_threads=True)
+    threading.Thread(target=_answer, args=(fd, asks), name="batchq-stacks", daemon=True).start()
 
 
-class Dump:
-    """One request to all workers. `due`: when to look next."""
+def _answer(fd: int, asks: int) -> None:
+    while os.read(asks, 4096):
+        faulthandler.dump_traceback(file=fd, all_threads=True)
 
-    def __init__(self, children: Iterable[Child]) -> None:
-        #: pid -> the size of what it had written at the last look.
-        self._sizes: dict[int, int] = {}
-        self._until = SYSTEM.monotonic() + WAIT_S
+
+@dataclass(slots=True)
+class _Asked:
+    """A worker that has not answered yet."""
+
+    at: float = field(default_factory=SYSTEM.monotonic)
+    #: What it had written at the last look.
+    size: int = 0
+    signalled: bool = False
+
+
+class Dumps:
+    """Requests to the workers of a pool. `due`: when to look next; None while nothing is outstanding."""
+
+    def __init__(self) -> None:
+        self.due: float | None = None
+        self._asked: dict[int, _Asked] = {}
+
+    def ask(self, children: Iterable[Child]) -> None:
+        """All of them. Who has not answered the last request is not asked anew, but stays stuck since then."""
         self.due = SYSTEM.monotonic() + LOOK_S
         for child in children:
-            os.ftruncate(child.stacks_fd, 0)
-            self._sizes[child.pid] = 0
-            signal_one(child.pid, STACKS_SIGNAL)
+            if child.pid not in self._asked:
+                os.ftruncate(child.stacks_fd, 0)
+                self._asked[child.pid] = _Asked()
+            # A full pipe asks as well, at the other end of a broken one nobody lives.
+            with suppress(OSError):
+                os.write(child.asks_fd, b"?")
 
-    def is_done(self, children: Iterable[Child]) -> bool:
-        """Looks, when it is time, and logs what is complete; True when nothing is outstanding."""
+    def look(self, children: Iterable[Child]) -> None:
+        """When it is time, and logs what is complete."""
         now = SYSTEM.monotonic()
-        if now < self.due:
-            return False
-        self.due = now + LOOK_S
+        if self.due is None or now < self.due:
+            return
         there = {child.pid: child for child in children}
-        for pid, before in list(self._sizes.items()):
+        for pid, asked in list(self._asked.items()):
             child = there.get(pid)
-            size = os.fstat(child.stacks_fd).st_size if child is not None else 0
-            if child is None:
-                del self._sizes[pid]
-            elif size and size == before:
-                del self._sizes[pid]
-                _tell(child)
-            elif now >= self._until:
-                del self._sizes[pid]
-                why = "it is stopped" if is_stopped(pid) else "it does not answer"
-                log.event("warning", "no_stack", pid=pid, worker=child.slot.worker, why=why)
-            else:
-                self._sizes[pid] = size
-        return not self._sizes
+            if child is None or self._is_answered(child, asked, now - asked.at):
+                del self._asked[pid]
+        self.due = now + LOOK_S if self._asked else None
+
+    def _is_answered(self, child: Child, asked: _Asked, waited_s: float) -> bool:
+        """Or given up."""
+        before, asked.size = asked.size, os.fstat(child.stacks_fd).st_size
+        if asked.size and asked.size == before:
+            _tell(child)
+            return True
+        if waited_s < STUCK_S:
+            return False
+        stopped = is_stopped(child.pid)
+        if waited_s >= WAIT_S:
+            why = "it is stopped" if stopped else "it does not answer"
+            log.event("warning", "no_stack", pid=child.pid, worker=child.slot.worker, why=why)
+            return True
+        if not asked.signalled and not asked.size and not stopped:
+            asked.signalled = True
+            signal_one(child.pid, STACKS_SIGNAL)
+        return False
 
 
 def _tell(child: Child) -> None:
     text = os.pread(child.stacks_fd, 1 << 20, 0).decode(errors="replace")
     for thread, calls in threads_of(text):
+        if _OWN.match(calls):
+            continue
         log.event(
             "info",
             "stack",
