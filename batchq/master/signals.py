@@ -1,5 +1,9 @@
 """The signals of a master: recorded by handlers that do nothing else, read by the loop in their order, lost never.
 
+No handler interrupts another: the kernel would begin all that have waited at once, each on top of the last, and what
+comes meanwhile on top of all. A pool that was told to be quiet and then to go on would stay quiet: of these two the
+kernel keeps the later one only, as long as neither has begun.
+
 Across an exec all are blocked; what comes meanwhile is pending, and recorded by the next image as soon as it listens.
 The block is the main thread's: where the app has others, one of them may take a signal until the exec ends it. So the
 pipe of the records goes on into the next image, with what stands in it.
@@ -8,8 +12,11 @@ pipe of the records goes on into the next image, with what stands in it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import platform
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 
@@ -33,6 +40,8 @@ HANDLED = (
 )
 
 
+_sigaction = ctypes.CDLL(None).sigaction
+
 #: A pipe that holds so much may have been full, and lost some.
 FULL = 60_000
 
@@ -51,6 +60,8 @@ class Signals:
         self._kinds: set[int] = set()
         self.fd, self._write = self.fds = left or pipe()
         self._before = {number: signal.signal(number, self._record) for number in HANDLED}
+        for number in HANDLED:
+            _let_nothing_interrupt(number)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         # After an exec they are blocked.
@@ -93,6 +104,18 @@ class Signals:
             signal.signal(number, handler)
         os.close(self.fd)
         os.close(self._write)
+
+
+def _let_nothing_interrupt(number: int) -> None:
+    """While the handler of that signal runs all others wait: Python's handlers let them come. Where the layout of
+    `struct sigaction` is another one (handler, mask, ... here: glibc, musl and macOS) all stays as it is."""
+    if sys.platform not in ("linux", "darwin") or platform.machine() not in ("x86_64", "aarch64", "arm64"):
+        return
+    action = ctypes.create_string_buffer(256)
+    if _sigaction(number, None, action) == 0:
+        mask = ctypes.addressof(action) + ctypes.sizeof(ctypes.c_void_p)
+        ctypes.memset(mask, 0xFF, 128 if sys.platform == "linux" else 4)
+        _sigaction(number, action, None)
 
 
 @contextlib.contextmanager

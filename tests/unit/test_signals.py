@@ -56,6 +56,45 @@ def test_blocked_signals_wait(signals: Signals) -> None:
     assert signals.came() == [signal.SIGUSR1]
 
 
+#: Forks without end, as a master that replaces its workers, and says when asked what a pool would be: quiet or not.
+FORKING = """
+import os, select, signal, sys
+from batchq.master.signals import Signals, blocked
+
+signals, quiet = Signals(), None
+print("up", flush=True)
+while True:
+    asked = select.select([0], [], [], 0)[0] and os.read(0, 1)
+    with blocked():
+        os.waitpid(os.fork() or os._exit(0), 0)
+    for number in signals.came():
+        if number in (signal.SIGTSTP, signal.SIGCONT):
+            quiet = number == signal.SIGTSTP
+    if asked:
+        print(quiet, flush=True)
+"""
+
+
+def test_order_is_that_of_arrival_behind_a_block() -> None:
+    """What has waited is delivered in one go, each handler on top of the last: one that came then would overtake."""
+    forking = subprocess.Popen(
+        [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert forking.stdin is not None
+    assert forking.stdout is not None
+    try:
+        assert forking.stdout.readline() == "up\n"
+        for _ in range(1000):
+            for name in ("USR1", "TTIN", "TTOU", "TSTP", "CONT"):
+                forking.send_signal(signal.Signals[f"SIG{name}"])
+            forking.stdin.write("?")
+            forking.stdin.flush()
+            assert forking.stdout.readline() == "False\n"
+    finally:
+        forking.kill()
+        forking.communicate()
+
+
 def test_a_flood_loses_no_kind(signals: Signals) -> None:
     """More than the pipe holds, and then another: it is there."""
     for _ in range(70_000):
