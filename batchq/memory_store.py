@@ -549,6 +549,7 @@ class MemoryStore(Store):
         q.end(entry, now)
         if outcome.keep_ms <= 0:
             del q.jobs[entry.id]
+            gates.gone(_Hall(q, now_us), entry.id)
             return Word.OK
         entry.cancel = False
         entry.result = outcome.result

@@ -195,8 +195,9 @@ def _trips(calls: Sequence[Parcelled], max_pending: Callable[[str], int]) -> Ite
 
 
 def _gated(name: str, outcomes: Sequence[Any]) -> str:
-    """The script of a move: one that looks after gates, where a claim may hold places at some."""
-    return f"gated/{name}" if RedisStore.meets_gates and any(out.claim.gated for out in outcomes) else name
+    """The script of a move: one that looks after gates, where a claim may hold places at some, or has waited there."""
+    meets = RedisStore.meets_gates and any(out.claim.gated or out.claim.forgiven for out in outcomes)
+    return f"gated/{name}" if meets else name
 
 
 def _terms(gate: Gate) -> str:

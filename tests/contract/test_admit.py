@@ -174,6 +174,31 @@ def test_one_that_is_gone_is_not_waited_for(store: Store) -> None:
     assert [job.id for job in store.jobs(Q, State.PENDING).jobs] == ["d"]
 
 
+@pytest.mark.parametrize("verb", ["complete", "retry", "bury", "snooze", "release"])
+def test_id_that_comes_again_has_no_place_of_its_former_life(store: Store, verb: str) -> None:
+    """The job was called, and ended (all but complete: was cancelled) without having asked."""
+    enlist(store)
+    put(store, *"abc")
+    one = Gate("one", limit=1)
+    [a] = passing(store, one)
+    assert end(store, Completed(a)) is Word.OK
+    [b] = store.claim(Q, "w1", 1, 0).claims
+    assert b.id == "b"
+    if verb != "complete":
+        assert store.cancel(Q, ["b"]) == [Word.MARKED]
+    ends = {
+        "complete": (Completed(b), Word.OK),
+        "retry": (failed(b), Word.CANCELLED),
+        "bury": (Buried(b, "buried", an_error("x")), Word.CANCELLED),
+        "snooze": (Snoozed(b, 60_000), Word.CANCELLED),
+        "release": (Released(b), Word.CANCELLED),
+    }
+    outcome, word = ends[verb]
+    assert end(store, outcome) is word
+    put(store, "b")
+    assert ask(store, store.claim(Q, "w1", 1, 0).claims, one) == [Word.PARKED]
+
+
 def test_called_in_vain_is_mended_by_time(store: Store, clock: Ground) -> None:
     """The one that was called is cancelled before it came: the first that waits looks again by itself."""
     enlist(store)
