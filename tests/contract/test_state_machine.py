@@ -146,6 +146,8 @@ class Machine(RuleBasedStateMachine):
         worker = self.worker(pick)
         held = max(0, len(self.model.held(worker)) + off)
         answer = self.store.claim(Q, worker, want, held)
+        # What is due by now comes with the claim, and of those that wait at gates only the store knows.
+        self.at_gates.learn(answer.claims if answer.word == "ok" else ())
         self.check_claims(worker, answer.word, answer.claims, self.model.claim(worker, want, held))
         if asks and answer.word == "ok":
             self.ask(worker, list(answer.claims), again=False)
