@@ -177,14 +177,14 @@ class Machine(RuleBasedStateMachine):
                 continue
             assert word == self.at_gates.asked(job, word, before, now_ms)
             if job.inside:
-                self.has_passed(worker, claim)
+                self.has_passed(claim)
         self.at_gates.learn()
 
-    def has_passed(self, worker: str, claim: Claim) -> None:
+    def has_passed(self, claim: Claim) -> None:
         """From now on it is settled as one that may hold places. Tokens begin anew where an id comes again: claims of
-        another life look the same."""
+        another life look the same, and are used by any worker here."""
         for n, (holder, one) in enumerate(self.claims):
-            if (holder, one.id, one.token) == (worker, claim.id, claim.token):
+            if (one.id, one.token) == (claim.id, claim.token):
                 self.claims[n] = holder, one._replace(gated=True)
 
     @rule(gate=st.sampled_from([PLACE.name, RATE.name, CIRCUIT.name]), opens=st.sampled_from([True, False, False]))
