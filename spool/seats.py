@@ -21,12 +21,12 @@ from batchq.spool import fs
 from batchq.spool.writelock import WriteLock
 
 #: So long a seat is kept where others rest; and who comes less often than that has other things to do.
-TERM_S: Final = 0.2
+TERM_S: Final = 0.4
 #: Of its time, spent in the queue for the gate: less, and there is no crowd.
 PART: Final = 0.25
 #: Between two looks of one who rests, and how many of them it rests at most.
 LOOK_S: Final = 0.01
-LOOKS: Final = 80
+LOOKS: Final = 160
 #: The gate is idle when so many looks in a row found it free.
 IDLE: Final = 3
 #: More than that are never needed: who comes so rarely finds the gate free.
