@@ -43,7 +43,7 @@ class Child:
     laid_off: str = ""
     #: Where it writes its stacks when asked; see `stacks`.
     stacks_fd: int = -1
-    #: The pipe by which it is asked.
+    #: The pipe by which it is asked; -1: an older image forked it, and asked by a signal.
     asks_fd: int = -1
 
     def let_go(self) -> None:

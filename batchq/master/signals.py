@@ -107,8 +107,9 @@ class Signals:
 
 
 def _let_nothing_interrupt(number: int) -> None:
-    """While the handler of that signal runs all others wait: Python's handlers let them come. Where the layout of
-    `struct sigaction` is another one (handler, mask, ... here: glibc, musl and macOS) all stays as it is."""
+    """While the handler of that signal runs all others wait, for which Python has no call. `struct sigaction` begins
+    with handler and mask in glibc, musl and macOS (sigaction(2), bits/sigaction.h); on a machine where that may be
+    otherwise all stays as it is."""
     if sys.platform not in ("linux", "darwin") or platform.machine() not in ("x86_64", "aarch64", "arm64"):
         return
     action = ctypes.create_string_buffer(256)

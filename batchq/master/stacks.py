@@ -77,13 +77,14 @@ class Dumps:
         self._asked: dict[int, _Asked] = {}
 
     def ask(self, children: Iterable[Child]) -> None:
-        """All of them. Who has not answered the last request is not asked anew, but stays stuck since then."""
-        self.due = SYSTEM.monotonic() + LOOK_S
+        """All of them. For one that has not answered the last request time goes on."""
+        if self.due is None:
+            self.due = SYSTEM.monotonic() + LOOK_S
         for child in children:
             if child.pid not in self._asked:
                 os.ftruncate(child.stacks_fd, 0)
                 self._asked[child.pid] = _Asked()
-            # A full pipe asks as well, at the other end of a broken one nobody lives.
+            # A full pipe asks as well; where there is none, or nobody at its end, the signal follows.
             with suppress(OSError):
                 os.write(child.asks_fd, b"?")
 
