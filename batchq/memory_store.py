@@ -548,8 +548,7 @@ class MemoryStore(Store):
         q.count(entry.id, "", "completed", now, gone=outcome.keep_ms <= 0)
         q.end(entry, now)
         if outcome.keep_ms <= 0:
-            del q.jobs[entry.id]
-            gates.gone(_Hall(q, now_us), entry.id)
+            _take_away(q, entry.id, now_us)
             return Word.OK
         entry.cancel = False
         entry.result = outcome.result
@@ -722,8 +721,7 @@ class MemoryStore(Store):
         q.totals["cancelled"] += 1
         q.count(entry.id, "", "cancelled", due_ms(now_us), gone=True)
         q.end(entry, due_ms(now_us))
-        del q.jobs[entry.id]
-        gates.gone(_Hall(q, now_us), entry.id)
+        _take_away(q, entry.id, now_us)
         return Word.CANCELLED
 
     def promote(self, queue: str, limit: int = PROMOTE_LIMIT) -> Promoted:
@@ -841,8 +839,7 @@ class MemoryStore(Store):
                 if entry is None or entry.state is not state:
                     continue
                 q.take(entry)
-                del q.jobs[id]
-                gates.gone(_Hall(q, now_us), id)
+                _take_away(q, id, now_us)
                 purged += 1
                 # What had ended is counted already.
                 q.count(id, "", "cancelled" if unfinished else "", due_ms(now_us), gone=True)
@@ -987,7 +984,7 @@ class MemoryStore(Store):
         for place in completed[: bisect_right(completed, now, key=lambda place: place.rank)]:
             entry = q.jobs[place.id]
             q.take(entry)
-            del q.jobs[place.id]
+            _take_away(q, place.id, now_us)
             q.batched.pop(place.id, None)
         _drop_past(q.remembered, now, lambda until: until)
         _drop_past(self._marks, now, lambda mark: mark[1])
@@ -1018,6 +1015,12 @@ def _fire_of(new: NewJob, now_us: int) -> int:
             "choose an earlier time"
         )
     return fire
+
+
+def _take_away(q: _Queue, id: str, now_us: int) -> None:
+    """The job, for good: nobody waits for it at a gate."""
+    del q.jobs[id]
+    gates.gone(_Hall(q, now_us), id)
 
 
 def _drop_past(table: dict[Any, Any], now: int, until: Callable[[Any], int]) -> None:

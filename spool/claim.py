@@ -54,7 +54,7 @@ _FORGET = sql(
 )
 _MARKS = sql("SELECT lane,at FROM mark WHERE queue=? AND lane>? ORDER BY lane LIMIT ?")
 _UNMARK = sql("DELETE FROM mark WHERE queue=? AND lane=? AND at<=?")
-_EXPIRED = sql("SELECT seq,noted FROM job WHERE state=4 AND queue=? AND at<=? ORDER BY at LIMIT ?")
+_EXPIRED = sql("SELECT id,seq,noted FROM job WHERE state=4 AND queue=? AND at<=? ORDER BY at LIMIT ?")
 
 
 def nothing_there(ledger: Ledger, queue: str, worker: str, held_count: int) -> Claims | None:

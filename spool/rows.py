@@ -98,18 +98,18 @@ def remember(book: Book, ids: Iterable[str], remember_ms: int) -> None:
     book.db.executemany(_REMEMBER, [(book.queue, job_id, until) for job_id in ids])
 
 
-def delete(book: Book, rows: Iterable[tuple[int, int]]) -> None:
-    """Takes rows away, given as (seq, noted), and their notes."""
+def delete(book: Book, rows: Iterable[tuple[str, int, int]]) -> None:
+    """Takes rows away, given as (id, seq, noted), their notes, and what they left at gates."""
     rows = list(rows)
-    book.db.executemany(_DELETE, [(seq,) for seq, _ in rows])
-    if notes := [(seq,) for seq, noted in rows if noted]:
+    book.db.executemany(_DELETE, [(seq,) for _, seq, _ in rows])
+    if notes := [(seq,) for _, seq, noted in rows if noted]:
         book.db.executemany(_UNNOTE, notes)
+    gone(book, (id for id, _, _ in rows))
 
 
 def remove(book: Book, standings: Sequence[Standing], remember_ms: int) -> None:
     """The end of some jobs: their rows go, ids that callers gave are remembered."""
-    delete(book, ((s.seq, s.noted) for s in standings))
-    gone(book, (s.id for s in standings))
+    delete(book, ((s.id, s.seq, s.noted) for s in standings))
     if given := [s.id for s in standings if s.given]:
         remember(book, given, remember_ms)
 

@@ -11,7 +11,7 @@ from batchq.job import Buried, Claim, Completed, Lost, Outcome, Released, Retrie
 from batchq.lifecycle import State, Word
 from batchq.store import Store
 from tests.contract.conftest import Ground
-from tests.contract.helpers import Q, an_error, enlist, nonzero, put, read, settle, take
+from tests.contract.helpers import Q, an_error, enlist, expire, nonzero, put, read, settle, take
 
 TWO = Gate("two", limit=2)
 
@@ -195,6 +195,23 @@ def test_id_that_comes_again_has_no_place_of_its_former_life(store: Store, verb:
     }
     outcome, word = ends[verb]
     assert end(store, outcome) is word
+    put(store, "b")
+    assert ask(store, store.claim(Q, "w1", 1, 0).claims, one) == [Word.PARKED]
+
+
+def test_kept_job_leaves_its_place_when_its_time_is_over(store: Store, clock: Ground) -> None:
+    """It was called, went well without having asked, and was kept for a while."""
+    enlist(store)
+    put(store, *"abc")
+    one = Gate("one", limit=1)
+    [a] = passing(store, one)
+    assert end(store, Completed(a)) is Word.OK
+    [b] = store.claim(Q, "w1", 1, 0).claims
+    assert end(store, Completed(b, b"1", 1000)) is Word.OK
+    clock.advance(2000)
+    store.promote(Q)
+    expire(store)
+    assert store.get(Q, "b") is None
     put(store, "b")
     assert ask(store, store.claim(Q, "w1", 1, 0).claims, one) == [Word.PARKED]
 
