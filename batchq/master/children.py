@@ -49,7 +49,7 @@ class Child:
     def let_go(self) -> None:
         """What this process has open of it."""
         for fd in (self.stacks_fd, self.asks_fd):
-            with contextlib.suppress(OSError):
+            if fd >= 0:
                 os.close(fd)
 
     @property
