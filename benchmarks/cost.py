@@ -1,8 +1,8 @@
 """What does a job cost: bytes in the store while it waits, and CPU of workers and of Redis while it passes?
 
 About 100 bytes of JSON a job. Bytes: never claimed, due in an hour, and after a failed attempt, with its error and
-traceback and with neither. CPU: two workers, no-op jobs, by the kernel's count and the server's own; beside it the
-bare loop.
+traceback and with neither, as long as the second is not due and when it is pending. CPU: two workers, no-op jobs, by
+the kernel's count and the server's own; beside it the bare loop.
 """
 
 from __future__ import annotations
@@ -39,23 +39,30 @@ def waiting_bytes(url: str, jobs: int, *, delay_s: float = 0.0) -> float:
     return (after - before) / jobs
 
 
-def failed_bytes(url: str, handler: str, jobs: int) -> float:
-    """Bytes of one job whose first attempt failed and whose second is due in an hour."""
+def failed_bytes(url: str, handler: str, jobs: int, again_s: float) -> tuple[float, float]:
+    """Bytes of one job whose first attempt failed: until the second is due, so many seconds later, and then."""
     work.app.configure({"url": url})
     store, call = work.app.store, work.app.call(handler)
 
-    def fail(jobs: int) -> int:
+    def fail(jobs: int, again_s: float) -> int:
+        work.again_s = again_s
         failed = store.stats("default").counts["delayed"] + jobs
         call.enqueue_many((n, rig.PAD) for n in range(jobs))
         with rig.workers(url, WORKERS, work.app):
             rig.wait_until(lambda: store.stats("default").counts["delayed"] >= failed, "all have failed", look_s=0.05)
         return used_bytes(url)
 
+    def all_due() -> bool:
+        store.promote("default")
+        return store.stats("default").counts["pending"] >= jobs
+
     # What is there once, scripts and the like, comes with the first ones.
-    before = fail(100)
-    after = fail(jobs)
+    before = fail(100, 3600)
+    delayed = fail(jobs, again_s)
+    rig.wait_until(all_due, "all are pending again")
+    pending = used_bytes(url)
     work.app.close()
-    return (after - before) / jobs
+    return (delayed - before) / jobs, (pending - before) / jobs
 
 
 def bare_cpu(url: str, jobs: int) -> tuple[float, float]:
@@ -69,8 +76,9 @@ def bare_cpu(url: str, jobs: int) -> tuple[float, float]:
 def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) -> None:
     rig.row(store, "pending, never claimed", f"{waiting_bytes(new_url(), args.jobs):.0f} bytes")
     rig.row(store, "due in an hour", f"{waiting_bytes(new_url(), args.jobs, delay_s=3600):.0f} bytes")
-    for case, handler in (("failed once, error and traceback", "fail_for_long"), ("failed by Retry", "come_again")):
-        rig.row(store, case, f"{failed_bytes(new_url(), handler, args.jobs // 10):.0f} bytes")
+    for case, handler in (("failed once, error and traceback", "fail"), ("failed by Retry", "come_again")):
+        delayed, pending = failed_bytes(new_url(), handler, args.jobs // 2, args.again)
+        rig.row(store, case, f"{delayed:.0f} bytes", "", f"pending again {pending:.0f}")
     runs = [rig.drained(new_url(), work.app, work.noop, args.jobs, WORKERS) for _ in range(args.repeat)]
     mine, redis = rig.middle(run.workers_us for run in runs), rig.middle(run.redis_us for run in runs)
     if store != "redis":
@@ -85,4 +93,9 @@ def measure(args: argparse.Namespace, store: str, new_url: Callable[[], str]) ->
 
 
 if __name__ == "__main__":
-    rig.main(__doc__, measure, jobs=rig.Option(100_000, 500, "N", "jobs of a run"))
+    rig.main(
+        __doc__,
+        measure,
+        jobs=rig.Option(100_000, 500, "N", "jobs of a run"),
+        again=rig.Option(20, 2, "S", "seconds after which failed jobs are due again: all must have failed by then"),
+    )

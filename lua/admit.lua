@@ -120,7 +120,7 @@ for i = 2, #ARGV, 3 do
     for line in string.gmatch(ARGV[i + 2], '([^\n\t]+)\t') do touched[line] = true end
   end
 end
-local before, later = earliest(k.delayed), {notes = {}, scores = {}}
+local before, later = earliest(k.delayed), {ids = {}, notes = {}, scores = {}}
 local places, notes = uncancelled(k, words, seen, parked, us)
 for i, n in ipairs(places) do
   local note = notes[i]

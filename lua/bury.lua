@@ -33,7 +33,7 @@ local k = {
   batch_ends = KEYS[13], traces = KEYS[14],
 }
 
---! check notes dead traces
+--! check rows notes dead traces
 local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 4)
 local us = clock()
 local places, notes = uncancelled(k, words, current, taken, us)

@@ -50,10 +50,11 @@ for n, id in ipairs(ARGV) do
     gone[#gone + 1] = id
   else
     words[n] = 'marked'
-    local note = read_note(redis.call('HGET', notes, id))
-    if note.cancel == 0 then
-      note.cancel = 1
-      redis.call('HSET', notes, id, write_note(note))
+    local k, ids = {rows = rows, notes = notes}, {id}
+    local found = notes_of(k, ids)
+    if found[1].cancel == 0 then
+      found[1].cancel = 1
+      put_notes(k, ids, found)
       redis.call('HINCRBY', meta, 'marks', 1)
     end
   end

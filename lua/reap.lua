@@ -42,14 +42,14 @@ local timer, leases, prioritized = KEYS[10], KEYS[11], KEYS[13]
 
 local stands = redis.call('ZSCORE', leases, ARGV[1])
 if not stands or tonumber(stands) ~= 0 then return -1 end
---! check notes delayed dead traces
+--! check rows notes delayed dead traces
 redis.call('HDEL', k.meta, '') -- a first write that is allowed at maxmemory
 
 if #ARGV > 1 then
   local words, current, taken = fence(k.active, k.attempts, k.meta, '1', 2, 5)
   local us = clock()
   local places, notes = uncancelled(k, words, current, taken, us)
-  local before, died, later = earliest(k.delayed), {}, {notes = {}, scores = {}}
+  local before, died, later = earliest(k.delayed), {}, {ids = {}, notes = {}, scores = {}}
   for i, n in ipairs(places) do
     local at, note = n * 5 - 3, notes[i]
     note.lost = note.lost + 1

@@ -33,21 +33,19 @@ local k = {
 }
 local prioritized = KEYS[8]
 
---! check notes priority pending prioritized
+--! check rows notes priority pending prioritized
 local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 3)
 local us = clock()
 local places, notes = uncancelled(k, words, current, taken, us)
 if #places == 0 then return words end
-local ids, fields = {}, {}
+local ids = {}
 for i, n in ipairs(places) do
   local at, note = n * 3 - 1, notes[i]
   note.forgiven = note.forgiven + 1
   add_error(note, ARGV[at + 2])
   ids[i] = ARGV[at]
-  fields[#fields + 1] = ids[i]
-  fields[#fields + 1] = write_note(note)
 end
-redis.call('HSET', k.notes, unpack(fields))
+put_notes(k, ids, notes)
 ready_first(k.pending, prioritized, k.priority, k.meta, ids)
 redis.call('HINCRBY', k.meta, 'released', #places)
 hint(k.wake, 8)

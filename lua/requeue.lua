@@ -47,11 +47,13 @@ for n, id in ipairs(ARGV) do
     back[#back + 1] = id
     local ended = was_dead and died or done
     ended[#ended + 1] = id
-    local note = read_note(redis.call('HGET', notes, id))
+    local k, ids = {rows = rows, notes = notes}, {id}
+    local found = notes_of(k, ids)
+    local note = found[1]
     note.forgiven = tonumber(redis.call('HGET', attempts, id) or 0)
     note.crashes, note.lost, note.cancel, note.since, note.reason = 0, 0, 0, now, '-'
     redis.call('HDEL', results, id)
-    redis.call('HSET', notes, id, write_note(note))
+    put_notes(k, ids, found)
   end
 end
 if any_batched(meta) then

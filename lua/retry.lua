@@ -42,12 +42,12 @@ local k = {
 }
 local prioritized = KEYS[12]
 
---! check notes delayed dead traces traced
+--! check rows notes delayed dead traces traced
 local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 7)
 local us = clock()
 local places, notes = uncancelled(k, words, current, taken, us)
 local totals = {retried = 0, crashed = 0, timed_out = 0}
-local before, died, later = earliest(k.delayed), {}, {notes = {}, scores = {}}
+local before, died, later = earliest(k.delayed), {}, {ids = {}, notes = {}, scores = {}}
 for i, n in ipairs(places) do
   local at, note = n * 7 - 5, notes[i]
   local id, token, ms, most = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])

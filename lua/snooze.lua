@@ -34,12 +34,12 @@ local k = {
 }
 local timer = KEYS[9]
 
---! check notes delayed
+--! check rows notes delayed
 local words, current, taken = fence(k.active, k.attempts, k.meta, ARGV[1], 2, 3)
 local us = clock()
 local places, notes = uncancelled(k, words, current, taken, us)
 if #places == 0 then return words end
-local before, later = earliest(k.delayed), {notes = {}, scores = {}}
+local before, later = earliest(k.delayed), {ids = {}, notes = {}, scores = {}}
 for i, n in ipairs(places) do
   local at, note = n * 3 - 1, notes[i]
   note.forgiven = note.forgiven + 1

@@ -51,7 +51,7 @@ from batchq.redis.ahead import SentAhead
 from batchq.redis.connect import Links
 from batchq.redis.dial import dialer_for
 from batchq.redis.link import FOR_EVER, Link
-from batchq.redis.notes import part, read_error, read_note, refs_in, shorten
+from batchq.redis.notes import apart, part, read_error, read_note, refs_in, shorten
 from batchq.redis.outage import Outage
 from batchq.redis.replies import Unreached, denied, raise_for
 from batchq.redis.scripts import COMMAND, QUEUE_KEYS, Arg, Keys, Script, call, commands, load, shipped
@@ -104,12 +104,12 @@ def _retry(out: Retried) -> list[Arg]:
         out.max_attempts,
         out.cause,
         out.max_crashes,
-        part(out.error),
+        part(out.error, out.claim.row),
     ]
 
 
 def _bury(out: Buried) -> list[Arg]:
-    return [out.claim.id, out.claim.token, out.reason, shorten(out.error)]
+    return [out.claim.id, out.claim.token, out.reason, shorten(out.error, out.claim.row)]
 
 
 def _snooze(out: Snoozed) -> list[Arg]:
@@ -117,11 +117,11 @@ def _snooze(out: Snoozed) -> list[Arg]:
 
 
 def _release(out: Released) -> list[Arg]:
-    return [out.claim.id, out.claim.token, shorten(out.error)]
+    return [out.claim.id, out.claim.token, shorten(out.error, out.claim.row)]
 
 
 def _lost(out: Lost) -> list[Arg]:
-    return [out.claim.id, out.claim.token, out.delay_ms, out.max_lost, shorten(out.error)]
+    return [out.claim.id, out.claim.token, out.delay_ms, out.max_lost, shorten(out.error, out.claim.row)]
 
 
 def _result_bytes(out: Completed) -> int:
@@ -224,7 +224,8 @@ def _claims(queue: str, flat: Sequence[Any]) -> tuple[Claim, ...]:
     """id, token, row, note, ... as claims."""
     out = []
     for job_id, token, row, note in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True):
-        if note:
+        if note or row[:1] != b"{":
+            row, note = apart(row, note)
             forgiven, crashes, lost = read_note(note)[:3]
             out.append(Claim(queue, job_id.decode(), int(token), row, forgiven, crashes, lost))
         else:
@@ -837,8 +838,8 @@ class RedisStore(Store):
         names = ("pending", "delayed", "active", "completed", "dead")
         counts = {name: int(n) for name, n in zip(names, answer[1:6], strict=True)}
         now, end = int(answer[6]), 8 + 2 * int(answer[7])
-        heads = ((orjson.loads(answer[i]), read_note(answer[i + 1]).since) for i in range(8, end, 2) if answer[i])
-        age = max((now - _ready_ms(row, since) for row, since in heads), default=0)
+        heads = [apart(*answer[i : i + 2]) for i in range(8, end, 2) if answer[i]]
+        age = max((now - _ready_ms(orjson.loads(row), read_note(note).since) for row, note in heads), default=0)
         meta = {answer[i].decode(): answer[i + 1] for i in range(end, len(answer), 2)}
         totals = {name: int(meta.get(name, 0)) for name in TOTALS}
         return QueueStats("paused" in meta, counts, totals, max(0, age))
@@ -859,12 +860,13 @@ class RedisStore(Store):
         commands += [("ZMSCORE", self._of(queue, name), *ids) for name in ("delayed", "dead", "completed")]
         commands += [("SMISMEMBER", self._of(queue, "active", worker), *ids) for worker in workers]
         rows, attempts, notes, priority, results, batched, delayed, dead, completed, *active = self._run(*commands)
-        told = [read_note(note or b"") for note in notes]
-        traces = self._traces(queue, refs_in(told))
+        stored = [apart(row or b"", note) for row, note in zip(rows, notes, strict=True)]
+        told = [read_note(note) for _, note in stored]
+        shared = self._shared(queue, (line for note in told for line in note.errors))
         jobs = []
         for i, job_id in enumerate(ids):
             if rows[i] is not None:
-                row = orjson.loads(rows[i])
+                row = orjson.loads(stored[i][0])
             elif state is not None and any(scores[i] is not None for scores in (delayed, dead, completed)):
                 # Its row was deleted from outside. What nobody sees nobody could remove, and sweeps would stop at it.
                 row = _LOST_ROW
@@ -899,7 +901,7 @@ class RedisStore(Store):
                     crashes=crashes,
                     lost=lost,
                     reason=reason if row is not _LOST_ROW else "row lost",
-                    errors=tuple(read_error(line, traces) for line in errors),
+                    errors=tuple(read_error(line, row["t"] or since_ms, shared) for line in errors),
                     worker=worker,
                     cancel=bool(cancel),
                     result=orjson.loads(results[i]) if results[i] else None,
@@ -911,13 +913,14 @@ class RedisStore(Store):
             )
         return jobs
 
-    def _traces(self, queue: str, refs: Iterable[bytes]) -> dict[bytes, bytes | None]:
-        """The tracebacks that errors refer to."""
-        wanted = sorted(refs)
-        if not wanted:
-            return {}
-        [found] = self._run(("HMGET", self._of(queue, "traces"), *wanted))
-        return dict(zip(wanted, found, strict=True))
+    def _shared(self, queue: str, lines: Iterable[bytes]) -> dict[bytes, bytes | None]:
+        """What these errors refer to, and what that refers to."""
+        found: dict[bytes, bytes | None] = {}
+        while wanted := sorted(refs_in(lines) - found.keys()):
+            ends = self._run(("HMGET", self._of(queue, "traces"), *wanted))[0]
+            found.update(zip(wanted, ends, strict=True))
+            lines = filter(None, ends)
+        return found
 
     def jobs(self, queue: str, state: State, *, cursor: str = "", limit: int = 100) -> Page:
         match state:

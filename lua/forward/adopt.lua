@@ -27,6 +27,7 @@
 --! include clock
 --! include whole
 --! include hint
+--! include note
 --! include ready
 --! include delay
 local rows, attempts, notes, pending, prioritized, delayed, priority, given = unpack(KEYS, 1, 8)
@@ -48,10 +49,11 @@ end
 
 -- apply
 --! check all
-redis.call('HSET', rows, id, ARGV[4])
+local both = near(ARGV[9], ARGV[4])
+redis.call('HSET', rows, id, both or ARGV[4])
 redis.call('SET', mark, '1', 'PX', ARGV[1])
 if ARGV[8] ~= '0' then redis.call('HSET', attempts, id, ARGV[8]) end
-if ARGV[9] ~= '' then redis.call('HSET', notes, id, ARGV[9]) end
+if ARGV[9] ~= '' and not both then redis.call('HSET', notes, id, ARGV[9]) end
 if ARGV[5] ~= '0' then redis.call('HSET', priority, id, ARGV[5]) end
 if ARGV[7] == '1' then redis.call('ZADD', given, '9007199254740991', id) end
 if ARGV[6] == '' then

@@ -5,8 +5,7 @@
 local function uncancelled(k, words, current, taken, us)
   local places, notes, gone = {}, {}, {}
   if #taken == 0 then return places, notes end
-  for i, text in ipairs(redis.call('HMGET', k.notes, unpack(taken))) do
-    local note = read_note(text)
+  for i, note in ipairs(notes_of(k, taken)) do
     if note.cancel == 1 then
       words[current[i]] = 'cancelled'
       gone[#gone + 1] = taken[i]
@@ -27,12 +26,11 @@ end
 -- Its errors get what they shared (see trace).
 local function to_dead(k, id, note, reason, us)
   note.reason = reason
-  note.errors = string.gsub(note.errors, '%["(%x+)"%]%]%f[\n%z]', function(ref)
-    local trace = redis.call('HGET', k.traces, ref)
-    return trace and trace .. ']'
-  end)
+  for _ = 1, 2 do
+    note.errors = string.gsub(note.errors, '%["(%x+)"%]%]%f[\n%z]', function(ref) return redis.call('HGET', k.traces, ref) end)
+  end
   redis.call('ZADD', k.dead, whole(due_ms(us)), id)
-  redis.call('HSET', k.notes, id, write_note(note))
+  put_notes(k, {id}, {note})
   redis.call('HINCRBY', k.meta, 'dead', 1)
 end
 
@@ -45,13 +43,14 @@ end
 local function to_delayed(k, later, id, note, ms, us)
   local fire = math.min(fire_ms(us, ms), LATEST_MS) -- an outcome is never refused for its delay
   note.since = fire
-  local at = #later.notes
-  later.notes[at + 1], later.notes[at + 2] = id, write_note(note)
+  later.ids[#later.ids + 1] = id
+  later.notes[#later.notes + 1] = note
+  local at = #later.scores
   later.scores[at + 1], later.scores[at + 2] = place_at(k.delayed, fire), id
 end
 
 local function all_delayed(k, later)
-  if #later.notes == 0 then return end
-  redis.call('HSET', k.notes, unpack(later.notes))
+  if #later.ids == 0 then return end
+  put_notes(k, later.ids, later.notes)
   redis.call('ZADD', k.delayed, unpack(later.scores))
 end

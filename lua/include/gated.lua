@@ -45,7 +45,7 @@ local function gated(k, argv, first, step, move, verdict_of)
       gone[#gone + 1] = ids[i]
     end
     drop_passes(k, gone)
-    local later = {notes = {}, scores = {}}
+    local later = {ids = {}, notes = {}, scores = {}}
     for i, at in ipairs(left) do
       notes[i].forgiven = notes[i].forgiven + 1
       to_delayed(k, later, ids[at], notes[i], math.max(1, back[at][3] - math.ceil(us / 1000)), us)

@@ -2,6 +2,15 @@
 --   <forgiven> <crashes> <lost> <cancel mark 0|1> <ready since, ms> <reason|-> and, a line each, the errors, newest first.
 -- Of most there is nothing but the errors to say: <ready since, ms> stands alone then.
 -- The errors are JSON that Lua never reads.
+-- It stands before the job's row, '<note>\n\n{<row>', while the two are small: an entry of its own takes some 70 bytes
+-- beside what it says (measured). Others stand in `notes`: with large ones, for the row is written again with its note, and
+-- with a cancel mark, which is looked for without reading rows. What stands there once stays there.
+local NEAR = 1024
+
+local function near(note, row)
+  return note ~= '' and #note + 2 + #row <= NEAR and note .. '\n\n' .. row
+end
+
 local function read_note(text)
   text = text or '0'
   local plain, behind = string.match(text, '^(%d+)%f[\n%z]()')
@@ -37,4 +46,44 @@ local function add_error(note, entry)
     from = at
   end
   note.errors = '\n' .. entry .. string.sub(note.errors, 1, from - 1)
+end
+
+-- The notes of these jobs, parsed; `row` is the row of those that may stand before it. `k` holds by name: rows, notes.
+local function notes_of(k, ids)
+  local notes, small, places = {}, {}, {}
+  local apart = redis.call('EXISTS', k.notes) == 1 and redis.call('HMGET', k.notes, unpack(ids))
+  for i, id in ipairs(ids) do
+    notes[i] = apart and apart[i]
+    if not notes[i] then
+      local bytes = redis.call('HSTRLEN', k.rows, id)
+      if bytes > 0 and bytes <= NEAR then small[#small + 1], places[#places + 1] = id, i end
+    end
+    notes[i] = read_note(notes[i])
+  end
+  if #small > 0 then
+    for n, text in ipairs(redis.call('HMGET', k.rows, unpack(small))) do
+      local till = string.find(text, '^%d') and string.find(text, '\n\n', 1, true)
+      local note = read_note(till and string.sub(text, 1, till - 1))
+      note.row, note.near = till and string.sub(text, till + 2) or text, till
+      notes[places[n]] = note
+    end
+  end
+  return notes
+end
+
+-- Stores what notes_of gave, changed since.
+local function put_notes(k, ids, notes)
+  local rows, apart = {}, {}
+  for i, id in ipairs(ids) do
+    local note, text = notes[i], write_note(notes[i])
+    local both = note.row and note.cancel == 0 and near(text, note.row)
+    if both then
+      rows[#rows + 1], rows[#rows + 2] = id, both
+    else
+      apart[#apart + 1], apart[#apart + 2] = id, text
+      if note.near then rows[#rows + 1], rows[#rows + 2] = id, note.row end
+    end
+  end
+  if #rows > 0 then redis.call('HSET', k.rows, unpack(rows)) end
+  if #apart > 0 then redis.call('HSET', k.notes, unpack(apart)) end
 end

@@ -216,7 +216,8 @@ def holds_the_dead_alone(rig: Rig, dead: int) -> None:
             for name in ("meta", "rows", "attempts", "notes", "dead", "wake", "timer", "leases", "given")
         ),
     }, left
-    assert all(client.hlen(key(rig, name)) == dead for name in ("rows", "attempts", "notes"))
+    assert all(client.hlen(key(rig, name)) == dead for name in ("rows", "attempts"))
+    assert set(client.hkeys(key(rig, "notes"))) <= set(client.hkeys(key(rig, "rows")))
     # What goes by itself are marks of calls and what masters publish: nothing that a job needs.
     assert all(":mark:" in name or name.startswith("master:") for name, ttl in left.items() if ttl != -1), left
 

@@ -428,11 +428,12 @@ OPAQUE = [
     '{"job":"send","args":["ü€\U0001f40d","a\\u0000b","\\ud800","\\n\\\\"]}'.encode(),
     b'{"job":"send","args":["' + bytes(range(256)) + b'"]}',
     b'{ "job" : "send" , "zz": 1, "zz": 2 }',
+    b'{"job":"send",\n\n"args":[\n\n{"a":\n\n1}]}\n\n',
     b'{"job":"send","x":"' + b"'; DROP TABLE job; --" + b'%s %d {} \\1"}',
 ]
 
 
-@pytest.mark.parametrize("row", OPAQUE, ids=["numbers", "empty", "unicode", "bytes", "spaces", "quotes"])
+@pytest.mark.parametrize("row", OPAQUE, ids=["numbers", "empty", "unicode", "bytes", "spaces", "lines", "quotes"])
 @pytest.mark.parametrize("delay_ms", [0, 50_000])
 def test_row_passes_unchanged(store: Store, clock: Ground, row: bytes, delay_ms: int) -> None:
     """No store reads a row: what it hands out is what it got, but for the times in front."""

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from batchq.errors import ConfigError, QueueFull
 from batchq.gates import Admission
-from batchq.job import Buried, Claim, Completed, Lost, Mark, Outcome, Released, Retried, Snoozed
+from batchq.job import Buried, Claim, Completed, Lost, Mark, Outcome, Released, Retried, Snoozed, pack_error
 from batchq.lifecycle import COUNTED, State, unaccounted
 from batchq.store import Store
 from batchq.tally import NewBatch
@@ -31,6 +31,10 @@ IDS = st.sampled_from([f"j{n}" for n in range(8)] + [f"g{n}" for n in range(4)])
 MANY_IDS = st.lists(IDS, min_size=1, max_size=4)
 PICKS = st.lists(st.integers(0, 10_000), min_size=1, max_size=4)
 WHOSE = st.sampled_from(["held", "held", "held", "own", "any"])
+#: Of rows: some are small, some are not when their notes are long, some never are.
+ROWS = ["", "x" * 800, "x" * 2000]
+#: Of an error: a short one, one that jobs may share, a long one.
+WAYS = ["none", 'File "a.py", line 1, in f\n' * 4, 'File "b.py", line 2, in g\n' * 50]
 #: Only the first has callbacks: of two that end in one call nobody says whose are first.
 BATCHES = ["b1", "b2"]
 PRIORITY = st.sampled_from([0, 0, 0, 5, -5])
@@ -89,6 +93,11 @@ class Machine(RuleBasedStateMachine):
         self.errors += 1
         return f"e{self.errors}"
 
+    def failure(self, error: str) -> bytes:
+        """The entry of an error of that text."""
+        number, said = int(error[1:]), said_of(error)
+        return pack_error(**said, at_ms=self.store.now_ms() + (number % 3 - 1) * 700)
+
     @initialize(delayed=st.lists(DELAYS, max_size=3), want=st.integers(0, 4))
     def begin(self, delayed: list[int], want: int) -> None:
         """Two workers, some jobs, some of them claimed: most moves have something to move from the start."""
@@ -115,7 +124,10 @@ class Machine(RuleBasedStateMachine):
     )
     def enqueue(self, items: list[tuple[str, int, int, str]], lane: str, back: int, most: int) -> None:
         mark = (lane, max(1, self.model.marks.get(lane, 0) + 1 - back)) if lane else None
-        jobs = [a_job(id, priority=p, given=id[0] == "g", delay_ms=delay, batch=b) for id, p, delay, b in items]
+        jobs = [
+            a_job(id, ROWS[int(id[1:]) % len(ROWS)], priority=p, given=id[0] == "g", delay_ms=delay, batch=b)
+            for id, p, delay, b in items
+        ]
         try:
             words = list(map(str, self.store.enqueue(Q, jobs, Mark(*mark) if mark else None, max_pending=most)))
         except QueueFull:
@@ -230,7 +242,7 @@ class Machine(RuleBasedStateMachine):
         """How a claim becomes an outcome, and what the model does with the current jobs of a batch. `shut`: the
         circuits that are not closed; kept as it goes."""
         error = self.error()
-        packed, model = an_error(error), self.model
+        packed, model = self.failure(error), self.model
 
         def complete(job: ModelJob) -> str:
             self.at_gates.succeeds(job, shut)
@@ -371,7 +383,8 @@ class Machine(RuleBasedStateMachine):
 
     def reap(self, worker: str, claims: list[Claim], delay: int) -> None:
         error = self.error()
-        left = self.store.reap(Q, worker, [Lost(claim, delay, MAX_LOST, an_error(error)) for claim in claims])
+        packed = self.failure(error)
+        left = self.store.reap(Q, worker, [Lost(claim, delay, MAX_LOST, packed) for claim in claims])
         named = [(claim.id, claim.token) for claim in claims]
         assert left == self.model.reap(worker, named, delay, MAX_LOST, error)
         self.at_gates.learn()
@@ -455,12 +468,28 @@ def facts(job: Any) -> tuple[Any, ...]:
     if isinstance(job, ModelJob):
         return (
             *(job.id, job.state, job.token, job.priority, job.forgiven, job.crashes, job.lost),
-            *(job.reason, job.holder, job.marked, tuple(job.errors), job.batch),
+            *(job.reason, job.holder, job.marked, [said_of(error, "error") for error in job.errors], job.batch),
         )
     return (
         *(job.id, job.state.value, job.attempts, job.priority, job.forgiven, job.crashes, job.lost),
-        *(job.reason, job.worker, job.cancel, tuple(error["error"] for error in job.errors), job.batch),
+        *(job.reason, job.worker, job.cancel, said(job.errors), job.batch),
     )
+
+
+def said(errors: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+    """Without their times: a claim that is used by another life of its id counts from when that came."""
+    return [{name: value for name, value in error.items() if name != "at_ms"} for error in errors]
+
+
+def said_of(error: str, text: str = "text") -> dict[str, Any]:
+    """What there is to say of that error: some by one worker, some in one way, some of which nothing is known."""
+    number = int(error[1:])
+    said: dict[str, Any] = {"kind": ["OSError", "KeyError"][number % 2], text: error, "attempt": number % 5}
+    if number % 3:
+        said["worker"] = f"w{number % 3}"
+    if number % 4:
+        said["trace"] = WAYS[number % 4 - 1]
+    return said
 
 
 def test_store_does_what_the_model_says(ground: Ground) -> None:

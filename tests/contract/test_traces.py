@@ -7,6 +7,7 @@ import pytest
 
 from batchq.job import Buried, Claim, NewJob, Retried, pack_error
 from batchq.lifecycle import State, Word
+from batchq.redis.notes import apart
 from batchq.store import Limits, Store
 from tests.contract.conftest import Ground
 from tests.contract.helpers import Q, a_job, enlist, lost, put, read, take_all
@@ -115,6 +116,12 @@ def stored(ground: Ground, store: Store, name: str) -> dict[bytes, bytes]:
     return dict(client.hgetall(f"{ground.opened[store]}:{{{Q}}}:{name}"))
 
 
+def notes(ground: Ground, store: Store) -> list[bytes]:
+    """Of all jobs that have one."""
+    both = [apart(row, None)[1] for row in stored(ground, store, "rows").values()]
+    return [note for note in (*both, *stored(ground, store, "notes").values()) if note]
+
+
 def test_one_way_is_in_memory_once(ground: Ground) -> None:
     """Whatever the errors say beside it, and after each attempt."""
     store = ground.open()
@@ -124,8 +131,8 @@ def test_one_way_is_in_memory_once(ground: Ground) -> None:
     for attempt in (1, 2):
         claims = take_all(store) if attempt == 1 else again(store, ground, 20_000)
         fail(store, claims, [an_error_of(7, f"text {n}", attempt=attempt) for n in range(50)])
-    assert len(stored(ground, store, "traces")) == 1
-    assert max(map(len, stored(ground, store, "notes").values())) < 220
+    assert len(stored(ground, store, "traces")) == 2, "the traceback; the worker with a reference to it"
+    assert max(map(len, notes(ground, store))) < 120
     assert len(a_trace()) > 1000
 
 
@@ -139,7 +146,7 @@ def test_they_go_with_the_last_job_and_with_time(ground: Ground) -> None:
     ground.advance(100 * DAY_MS)
     fail(store, [second], [an_error_of(2, "x")])
     store.promote(Q)
-    assert len(stored(ground, store, "traces")) == 1, "what was of use a hundred days ago went"
+    assert len(stored(ground, store, "traces")) == 2, "what was of use a hundred days ago went"
     for job in [*store.jobs(Q, State.PENDING).jobs, *store.jobs(Q, State.DELAYED).jobs]:
         store.cancel(Q, [job.id])
     put(store, "dead")
@@ -152,19 +159,20 @@ def test_they_go_with_the_last_job_and_with_time(ground: Ground) -> None:
 
 
 def test_ways_of_which_each_was_met_once_make_room_for_others(ground: Ground) -> None:
-    """A thousand of one day: what fails the same way some days later stands once all the same."""
+    """Thousands of one day: what fails the same way some days later stands once all the same."""
     store = ground.open()
     assert stored(ground, store, "traces") == {}
     enlist(store)
-    for _ in range(3):
-        put(store, *(a_job() for _ in range(400)))
-    fail(store, take_all(store), [an_error_of(n, "x") for n in range(1200)], delay_ms=3_600_000)
-    assert len(stored(ground, store, "traces")) == 1000
+    for first in (0, 800, 1600):
+        for _ in range(2):
+            put(store, *(a_job() for _ in range(400)))
+        fail(store, take_all(store), [an_error_of(first + n, "x") for n in range(800)], delay_ms=3_600_000)
+    assert len(stored(ground, store, "traces")) == 3000
     ground.advance(3 * DAY_MS)
-    for _ in range(2):
+    for _ in range(3):
         store.promote(Q)
     claims = take_all(store)
     fail(store, claims, [an_error_of(5000, f"text {n}", attempt=2) for n in range(len(claims))])
     traces = stored(ground, store, "traces")
     assert sum(b"line 500000" in trace for trace in traces.values()) == 1
-    assert max(len(note.split(b"\n")[1]) for note in stored(ground, store, "notes").values()) < 220
+    assert max(len(note.split(b"\n")[1]) for note in notes(ground, store)) < 120

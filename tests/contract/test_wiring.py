@@ -30,7 +30,18 @@ NO_MOVES = {
     *("before_fork", "after_fork", "close"),
 }
 #: The contract files that are of no single verb.
-OTHER_FILES = {"exchange", "reads", "waiters", "totals", "limits", "wiring", "state_machine", "gate_walks", "traces"}
+OTHER_FILES = {
+    "exchange",
+    "reads",
+    "waiters",
+    "totals",
+    "limits",
+    "wiring",
+    "state_machine",
+    "gate_walks",
+    "traces",
+    "notes",
+}
 #: Runs once, not once a store.
 ONCE = ("test_wiring.py",)
 
