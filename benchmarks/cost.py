@@ -45,7 +45,7 @@ def failed_bytes(url: str, handler: str, jobs: int, again_s: float) -> tuple[flo
     store, call = work.app.store, work.app.call(handler)
 
     def fail(jobs: int, again_s: float) -> int:
-        work.again_s = again_s
+        os.environ["BATCHQ__AGAIN_S"] = str(again_s)  # for work.py in the workers
         failed = store.stats("default").counts["delayed"] + jobs
         call.enqueue_many((n, rig.PAD) for n in range(jobs))
         with rig.workers(url, WORKERS, work.app):

@@ -41,11 +41,11 @@ def fail_once(n: int, pad: str) -> None:
         raise ValueError("fails once")
 
 
-#: Seconds until the second attempt of the next two: whoever starts workers sets them before.
-again_s = 3600.0
+#: Seconds until the second attempt of the next two.
+AGAIN_S = float(os.environ.get("BATCHQ__AGAIN_S", "3600"))
 
 
-@app.job(backoff=lambda attempt, error: again_s)
+@app.job(backoff=fixed(AGAIN_S))
 def fail(n: int, pad: str) -> None:
     """Fails, and waits for its second attempt."""
     raise ValueError("fails")
@@ -54,7 +54,7 @@ def fail(n: int, pad: str) -> None:
 @app.job(backoff=fixed(3600))
 def come_again(n: int, pad: str) -> None:
     """Asks for a second attempt, without a traceback."""
-    raise Retry(after=again_s)
+    raise Retry(after=AGAIN_S)
 
 
 @app.job
