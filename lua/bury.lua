@@ -2,7 +2,7 @@
 --
 -- KEYS  1 active       SET     ids that this worker holds
 --       2 attempts     HASH    id -> claims so far: the token
---       3 rows         HASH    id -> packed row
+--       3 rows         HASH    id -> packed row, its note before it
 --       4 notes        HASH    id -> what attempts left behind
 --       5 priority     HASH    id -> priority, where it is not 0
 --       6 given        ZSET    ids given by callers -> their end
@@ -13,7 +13,7 @@
 --      11 batched      HASH    id -> the batch it is in, where it is in one
 --      12 batches      HASH    id -> counts, name and callbacks of a batch
 --      13 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
---      14 traces       HASH    ref -> a traceback that jobs share
+--      14 traces       HASH    ref -> the end of an error that jobs share
 -- ARGV  1 again        1 when this call is sent a second time
 --       2.. id, token, reason, error
 --

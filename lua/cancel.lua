@@ -1,6 +1,6 @@
 -- cancel: a waiting job ends, without a row; an active one is marked: every later move but complete ends in cancelled.
 --
--- KEYS  1 rows         HASH    id -> packed row
+-- KEYS  1 rows         HASH    id -> packed row, its note before it
 --       2 attempts     HASH    id -> claims so far: the token
 --       3 notes        HASH    id -> what attempts left behind
 --       4 priority     HASH    id -> priority, where it is not 0

@@ -3,7 +3,7 @@
 -- KEYS  1 pending      LIST    ids, first come first served
 --       2 prioritized  ZSET    ids with a priority: scores < 0 before pending, > 0 after it
 --       3 delayed      ZSET    fire-time and sequence
---       4 rows         HASH    id -> packed row
+--       4 rows         HASH    id -> packed row, its note before it
 --       5 attempts     HASH    id -> claims so far: the token
 --       6 notes        HASH    id -> what attempts left behind
 --       7 priority     HASH    id -> priority, where it is not 0

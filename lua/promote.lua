@@ -16,7 +16,7 @@
 --      14 visits       ZSET    gate -> when it is looked after, ms
 --      15 attempts     HASH    id -> claims so far: the token
 --      16 timer        LIST    hints
---      17 traces       HASH    ref -> a traceback that jobs share
+--      17 traces       HASH    ref -> the end of an error that jobs share
 --      18 traced       ZSET    ref -> when it was last referred to, ms
 --      19 completed    ZSET    kept jobs -> end of their retention, ms
 -- ARGV  1 limit        how many at most

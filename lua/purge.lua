@@ -1,6 +1,6 @@
 -- purge: removes those of the ids that stand in that state, and counts them.
 --
--- KEYS  1 rows         HASH    id -> packed row
+-- KEYS  1 rows         HASH    id -> packed row, its note before it
 --       2 attempts     HASH    id -> claims so far: the token
 --       3 notes        HASH    id -> what attempts left behind
 --       4 priority     HASH    id -> priority, where it is not 0

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 active       SET     ids that this worker holds
 --       2 attempts     HASH    id -> claims so far: the token
---       3 rows         HASH    id -> packed row
+--       3 rows         HASH    id -> packed row, its note before it
 --       4 notes        HASH    id -> what attempts left behind
 --       5 priority     HASH    id -> priority, where it is not 0
 --       6 given        ZSET    ids given by callers -> their end

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 active       SET     ids that this worker holds
 --       2 attempts     HASH    id -> claims so far: the token
---       3 rows         HASH    id -> packed row
+--       3 rows         HASH    id -> packed row, its note before it
 --       4 notes        HASH    id -> what attempts left behind
 --       5 priority     HASH    id -> priority, where it is not 0
 --       6 given        ZSET    ids given by callers -> their end
@@ -16,7 +16,7 @@
 --      14 batched      HASH    id -> the batch it is in, where it is in one
 --      15 batches      HASH    id -> counts, name and callbacks of a batch
 --      16 batch_ends   ZSET    batch -> its end, ms; 2^53-1: not yet
---      17 traces       HASH    ref -> a traceback that jobs share
+--      17 traces       HASH    ref -> the end of an error that jobs share
 --      18 traced       ZSET    ref -> when it was last referred to, ms
 -- ARGV  1 again        1 when this call is sent a second time
 --       2.. id, token, delay ms, max_attempts, cause (failed | crashed | timed_out), max_crashes, error (see trace)

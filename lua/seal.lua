@@ -3,7 +3,7 @@
 -- KEYS  1 leases       ZSET    worker -> end of its lease, ms; 0: sealed
 --       2 active       SET     ids that this worker holds
 --       3 attempts     HASH    id -> claims so far: the token
---       4 rows         HASH    id -> packed row
+--       4 rows         HASH    id -> packed row, its note before it
 --       5 notes        HASH    id -> what attempts left behind
 --       6 meta         HASH    totals
 -- ARGV  1 worker

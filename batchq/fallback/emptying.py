@@ -100,4 +100,4 @@ def _note(forgiven: int, crashes: int, lost: int, errors: bytes) -> bytes:
     if not (forgiven or crashes or lost or errors):
         return b""
     head = b"%d %d %d 0 0 -" % (forgiven, crashes, lost)
-    return head + b"\n" + errors.strip(b"\n") if errors.strip() else head
+    return b"\n".join((head, *filter(None, errors.split(b"\n"))))

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from batchq.digest import blake2b
 from batchq.errors import Retry
 from batchq.jsons import orjson
 
@@ -29,6 +28,8 @@ _WORTH = 40
 _IN_TRACE = 0
 #: The kind of an error whose traceback is gone.
 _UNKNOWN = "Error"
+#: A row with its note before it.
+_NEAR = re.compile(rb"(\d+(?: \d+ \d+ \d \d+ \S+)?(?:\n[^\n]+)*)\n\n(\{.*)", re.DOTALL)
 #: How a row begins, with the time of its enqueue.
 _CAME = re.compile(rb'\{"t":(\d+),')
 #: What stands for an end that is shared.
@@ -71,8 +72,8 @@ def read_note(note: bytes) -> Note:
 
 def apart(row: bytes, note: bytes | None) -> tuple[bytes, bytes]:
     """The row and the note of a job, from what stands under its id in `rows` and in `notes`."""
-    if row[:1].isdigit():
-        note, _, row = row.partition(b"\n\n")
+    if near := _NEAR.fullmatch(row):
+        note, row = near.groups()
     return row, note or b""
 
 
@@ -98,12 +99,7 @@ def part(entry: bytes, row: bytes) -> bytes:
         trace = orjson.dumps(text) + b"]"
     front = orjson.dumps(short[:_ITS_OWN])[:-1] + b","
     worker = orjson.dumps(short[_ITS_OWN:])[1:-1] + (b"," if trace else b"]")
-    return b"\n".join((front, _ref(worker + trace), worker, _ref(trace), trace))
-
-
-def _ref(shared: bytes) -> bytes:
-    """A short name; should two have the same, the script sees it."""
-    return blake2b(shared, digest_size=4).hexdigest().encode()
+    return b"\n".join((front, worker, trace))
 
 
 def _short(entry: bytes, row: bytes) -> list[Any] | None:
@@ -143,8 +139,9 @@ def refs_in(lines: Iterable[bytes]) -> set[bytes]:
 def read_error(line: bytes, came_ms: int, shared: Mapping[bytes, bytes | None] = _NONE_SHARED) -> dict[str, Any]:
     """The entry again, of a job that came at that time. `shared`: the ends that it may refer to; one that nobody has
     any more is left off. What came from a spool stands there as it was."""
-    while end := _REF.search(line):
-        line = line[: end.start()] + (shared.get(end[1]) or b"null]")
+    for _ in range(2):
+        if end := _REF.search(line):
+            line = line[: end.start()] + (shared.get(end[1]) or b"null]")
     found = orjson.loads(line)
     if not isinstance(found, list):
         return dict(found)

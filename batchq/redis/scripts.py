@@ -35,7 +35,7 @@ _LOOK = {
     "LIST": "redis.call('LLEN', KEYS[%d])\n",
     "SET": "redis.call('SCARD', KEYS[%d])\n",
     "ZSET": "redis.call('ZCARD', KEYS[%d])\n",
-    "HASH": "redis.call('HEXISTS', KEYS[%d], '')\n",
+    "HASH": "redis.call('HSTRLEN', KEYS[%d], '')\n",
     "STRING": "redis.call('GET', KEYS[%d])\n",
 }
 

@@ -1,7 +1,7 @@
 -- adopt: a job that stood in the ledger of a spool comes to Redis with what it has behind it. No move of its own: it is
 -- an enqueue that carries attempts, notes and the time of the first one.
 --
--- KEYS  1 rows         HASH    id -> packed row
+-- KEYS  1 rows         HASH    id -> packed row, its note before it
 --       2 attempts     HASH    id -> claims so far: the token
 --       3 notes        HASH    id -> what attempts left behind
 --       4 pending      LIST    ids, first come first served

@@ -7,8 +7,9 @@
 -- with a cancel mark, which is looked for without reading rows. What stands there once stays there.
 local NEAR = 1024
 
+-- The two in one; false: they stand apart.
 local function near(note, row)
-  return note ~= '' and #note + 2 + #row <= NEAR and note .. '\n\n' .. row
+  return note ~= '' and string.find(row, '^{') and #note + 2 + #row <= NEAR and note .. '\n\n' .. row
 end
 
 local function read_note(text)
@@ -22,6 +23,7 @@ local function read_note(text)
   end
   local forgiven, crashes, lost, cancel, since, reason, rest =
     string.match(text, '^(%d+) (%d+) (%d+) (%d) (%d+) (%S+)()')
+  if not forgiven then return read_note() end -- somebody's slip
   return {
     forgiven = tonumber(forgiven), crashes = tonumber(crashes), lost = tonumber(lost), cancel = tonumber(cancel),
     since = tonumber(since), reason = reason, errors = string.sub(text, rest),
@@ -62,7 +64,7 @@ local function notes_of(k, ids)
   end
   if #small > 0 then
     for n, text in ipairs(redis.call('HMGET', k.rows, unpack(small))) do
-      local till = string.find(text, '^%d') and string.find(text, '\n\n', 1, true)
+      local till = string.find(text, '^%d') and string.find(text, '\n\n{', 1, true)
       local note = read_note(till and string.sub(text, 1, till - 1))
       note.row, note.near = till and string.sub(text, till + 2) or text, till
       notes[places[n]] = note

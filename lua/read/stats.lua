@@ -6,7 +6,7 @@
 --       4 dead         ZSET    ids -> time of death, ms
 --       5 completed    ZSET    kept jobs -> end of their retention, ms
 --       6 leases       ZSET    worker -> end of its lease, ms; 0: sealed
---       7 rows         HASH    id -> packed row
+--       7 rows         HASH    id -> packed row, its note before it
 --       8 notes        HASH    id -> what attempts left behind
 --       9 meta         HASH    totals, paused
 --      10.. active     SET     of each worker, in the order of ARGV

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha1
 
 import orjson
 import pytest
 
 from batchq.job import Buried, Claim, Completed, NewJob, Outcome, Released, Retried, Snoozed, pack_error
-from batchq.lifecycle import State, Word
+from batchq.lifecycle import State, Word, unaccounted
+from batchq.redis.notes import part
 from batchq.store import Store
 from tests.contract.conftest import Ground
 from tests.contract.helpers import Q, enlist, lost, put, read, settle, take_all
@@ -157,3 +159,71 @@ def test_a_ref_that_another_has_is_left_to_it(ground: Ground, which: int) -> Non
     put(store, "b")
     fail(store, take_all(store), [an_error_of(1, "y")])
     assert read(store, "b").errors == (orjson.loads(an_error_of(1, "y")),)
+
+
+def test_two_ends_of_one_call_with_the_same_ref_are_told_apart(ground: Ground) -> None:
+    """Refs have 32 bits: of some tens of thousands of tracebacks two have the same."""
+    store = ground.open()
+    assert stored(ground, store, "traces") == {}
+    enlist(store)
+    put(store, "a", "b")
+    claims = take_all(store)
+    seen: dict[bytes, bytes] = {}
+    for n in range(2_000_000):
+        error = pack_error(
+            "OSError", "no", attempt=1, at_ms=5, worker="w1", trace=f"{n} of many different tracebacks, x"
+        )
+        end = part(error, b"").split(b"\n")[2]
+        other = seen.setdefault(sha1(end).digest()[:4], error)
+        if other is not error:
+            break
+    fail(store, claims, [other, error])
+    assert [read(store, id).errors[0] for id in "ab"] == [orjson.loads(other), orjson.loads(error)]
+
+
+#: What somebody might write by hand where a row is expected.
+SLIPS = [
+    b"",
+    b"12",
+    b"404 gone",
+    b"2026-01-01",
+    b"404 gone\n\n",
+    b"404 gone\n\n{}",
+    b"1 2 3\n\n{",
+    b"1\n\n\n\n{",
+    b"\n\n",
+]
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+@pytest.mark.parametrize("end", ["retry", "release", "reap", "complete"])
+def test_a_row_that_is_none_harms_no_other(ground: Ground, slip: bytes, end: str) -> None:
+    """It is handed out as it is, for the worker to bury; what is settled with it goes its way."""
+    store = ground.open()
+    assert stored(ground, store, "traces") == {}
+    enlist(store)
+    put(store, "a", "b")
+    client, key = ground._servers.get(ground.kind).client, f"{ground.opened[store]}:{{{Q}}}"
+    client.hset(f"{key}:rows", "a", slip)
+    claims = take_all(store)
+    assert [claim.id for claim in claims] == ["a", "b"]
+    if end == "reap":
+        assert {claim.id for claim in store.seal(Q, "w1").claims} == {"a", "b"}
+        assert store.reap(Q, "w1", [lost(claim) for claim in claims]) == 0
+        assert store.purge(Q, State.DELAYED, ["a", "b"]) == 2
+    elif end == "complete":
+        assert store.complete(Q, "w1", [Completed(claim) for claim in claims]) == [Word.OK] * 2
+    else:
+        ends = [
+            Retried(claim, 1_000, 5, an_error_of(1, "x")) if end == "retry" else Released(claim) for claim in claims
+        ]
+        assert [settle(store, one) for one in ends] == [Word.OK] * 2
+        ground.advance(20_000)
+        claims = take_all(store)
+        assert {claim.id for claim in claims} == {"a", "b"}
+        assert (
+            store.bury(Q, "w1", [Buried(claim, "unreadable", an_error_of(1, "x")) for claim in claims]) == [Word.OK] * 2
+        )
+        assert store.purge(Q, State.DEAD, ["a", "b"]) == 2
+    stats = store.stats(Q)
+    assert unaccounted(stats.counts, stats.totals) == 0

@@ -10,8 +10,9 @@ import orjson
 import pytest
 
 from batchq.errors import Retry
+from batchq.fallback.emptying import _note
 from batchq.job import pack_error
-from batchq.redis.notes import read_error, shorten
+from batchq.redis.notes import apart, read_error, read_note, shorten
 from batchq.worker import traces
 from batchq.worker.traces import FRAMES, trace_of
 
@@ -171,3 +172,12 @@ def test_error_of_a_plain_failure_takes_two_hundred_bytes() -> None:
     )
     assert len(shorten(entry, b'{"t":1767225600000,"job":"deliver"}')) < 190
     assert shorten(b"", b"") == b""
+
+
+@pytest.mark.parametrize("errors", [b"", b"\n", b"[1]", b"\n[1]\n\n[2]\n", b"[1]\n[2]\n\n\n"])
+def test_what_a_spool_noted_stands_before_a_row_without_hiding_it(errors: bytes) -> None:
+    """Whatever empty lines somebody's editor left: an empty line is where the row begins."""
+    note = _note(1, 0, 0, errors)
+    row, told = apart(note + b'\n\n{"t":1}', None)
+    assert row == b'{"t":1}'
+    assert b"".join(read_note(told).errors) == errors.replace(b"\n", b"")
