@@ -1,6 +1,8 @@
 """What the handlers of a test did, by their own account: a file that they append to. Imports nothing of what is tested.
 
-A line is one write(2) to a descriptor opened with O_APPEND, so lines of many processes never mix:
+A line is one write(2) to a descriptor opened with O_APPEND, so lines of many processes never mix. It is filled up to 64
+bytes: the kernel copies page by page, and a SIGKILL between two pages would leave half a line. So none crosses a page,
+as long as ids are generated ones.
 
     S job attempt token pid monotonic_ns     the handler began
     E job attempt token pid monotonic_ns     it came to its end
@@ -23,8 +25,8 @@ _ledger = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 
 
 def note(kind):
     job = current_job()
-    line = f"{kind} {job.id} {job.attempt} {job.token} {os.getpid()} {time.monotonic_ns()}\\n"
-    os.write(_ledger, line.encode())
+    line = f"{kind} {job.id} {job.attempt} {job.token} {os.getpid()} {time.monotonic_ns()}"
+    os.write(_ledger, line.encode().ljust(63) + b"\\n")
 """
 
 
@@ -53,7 +55,7 @@ class Ledger:
         # Race: a line that is being written is seen in part.
         whole = self.path.read_text().rpartition("\n")[0]
         for line in whole.splitlines():
-            k, name, attempt, token, pid, at_ns = line.split(" ")
+            k, name, attempt, token, pid, at_ns = line.split()
             if (kind is None or k == kind) and (job is None or name == job):
                 found.append(Entry(k, name, int(attempt), int(token), int(pid), int(at_ns)))
         return found
