@@ -38,7 +38,7 @@ end
 
 --! check all
 redis.call('HDEL', meta, '') -- a first write that is allowed at maxmemory
-local words, gone = {}, {}
+local words, gone, stored = {}, {}, {rows = rows, notes = notes}
 for n, id in ipairs(ARGV) do
   if redis.call('HEXISTS', rows, id) == 0 then
     words[n] = 'unknown'
@@ -50,11 +50,10 @@ for n, id in ipairs(ARGV) do
     gone[#gone + 1] = id
   else
     words[n] = 'marked'
-    local k, ids = {rows = rows, notes = notes}, {id}
-    local found = notes_of(k, ids)
+    local found = notes_of(stored, {id})
     if found[1].cancel == 0 then
       found[1].cancel = 1
-      put_notes(k, ids, found)
+      put_notes(stored, {id}, found)
       redis.call('HINCRBY', meta, 'marks', 1)
     end
   end

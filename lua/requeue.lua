@@ -32,6 +32,7 @@ local dead, completed, results, meta, wake = unpack(KEYS, 7, 11)
 local us = clock()
 local now = due_ms(us)
 local words, back, died, done, lost = {}, {}, {}, {}, {}
+local stored = {rows = rows, notes = notes}
 for n, id in ipairs(ARGV) do
   local was_dead = redis.call('ZREM', dead, id) == 1
   if not was_dead and redis.call('ZREM', completed, id) == 0 then
@@ -47,13 +48,12 @@ for n, id in ipairs(ARGV) do
     back[#back + 1] = id
     local ended = was_dead and died or done
     ended[#ended + 1] = id
-    local k, ids = {rows = rows, notes = notes}, {id}
-    local found = notes_of(k, ids)
+    local found = notes_of(stored, {id})
     local note = found[1]
     note.forgiven = tonumber(redis.call('HGET', attempts, id) or 0)
     note.crashes, note.lost, note.cancel, note.since, note.reason = 0, 0, 0, now, '-'
     redis.call('HDEL', results, id)
-    put_notes(k, ids, found)
+    put_notes(stored, {id}, found)
   end
 end
 if any_batched(meta) then

@@ -174,16 +174,22 @@ def test_one_that_is_gone_is_not_waited_for(store: Store) -> None:
     assert [job.id for job in store.jobs(Q, State.PENDING).jobs] == ["d"]
 
 
-@pytest.mark.parametrize("verb", ["complete", "retry", "bury", "snooze", "release"])
-def test_id_that_comes_again_has_no_place_of_its_former_life(store: Store, verb: str) -> None:
-    """The job was called, and ended (all but complete: was cancelled) without having asked."""
+def called(store: Store, gate: Gate) -> Claim:
+    """The claim of `b`, which the gate has called when `a` ended, and which has not asked yet; `c` waits."""
     enlist(store)
     put(store, *"abc")
-    one = Gate("one", limit=1)
-    [a] = passing(store, one)
+    [a] = passing(store, gate)
     assert end(store, Completed(a)) is Word.OK
     [b] = store.claim(Q, "w1", 1, 0).claims
     assert b.id == "b"
+    return b
+
+
+@pytest.mark.parametrize("verb", ["complete", "retry", "bury", "snooze", "release"])
+def test_id_that_comes_again_has_no_place_of_its_former_life(store: Store, verb: str) -> None:
+    """The job was called, and ended (all but complete: was cancelled) without having asked."""
+    one = Gate("one", limit=1)
+    b = called(store, one)
     if verb != "complete":
         assert store.cancel(Q, ["b"]) == [Word.MARKED]
     ends = {
@@ -201,12 +207,8 @@ def test_id_that_comes_again_has_no_place_of_its_former_life(store: Store, verb:
 
 def test_kept_job_leaves_its_place_when_its_time_is_over(store: Store, clock: Ground) -> None:
     """It was called, went well without having asked, and was kept for a while."""
-    enlist(store)
-    put(store, *"abc")
     one = Gate("one", limit=1)
-    [a] = passing(store, one)
-    assert end(store, Completed(a)) is Word.OK
-    [b] = store.claim(Q, "w1", 1, 0).claims
+    b = called(store, one)
     assert end(store, Completed(b, b"1", 1000)) is Word.OK
     clock.advance(2000)
     store.promote(Q)
